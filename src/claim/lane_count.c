@@ -338,13 +338,18 @@ find_head(ClaimScan *scan, LaneCount *count, const ScanRow *row,
 void
 lane_count_close(ClaimScan *scan, LaneTurn *turn, bool is_full)
 {
-	bool		was_locked = turn->group.is_locked;
+	bool		probes = !turn->group.is_locked;
 
 	group_turn_unlock(scan, &turn->group);
 
-	/* Not for long, because the rate may be changed meanwhile. */
+	/* What a probe has counted does not hold without the lock. */
+	if (probes && turn->group.not_before == 0)
+		return;
+
+	/* It does not wait for long, because the rate may be changed meanwhile. */
 	availability_end_lane(scan->request.queue->id, turn->group.lane,
-						  turn->changes, was_locked, is_full,
+						  turn->changes, is_full && !probes,
+						  scan->pass.does_not_fit,
 						  Min(turn->group.not_before,
 							  scan->pass.now + LANE_WAIT_MAX));
 }

@@ -110,7 +110,7 @@ static void begin_request(const ClaimScan *scan, ReserveRequest *request);
 static bool lane_scan_step(ClaimScan *scan, ReserveRequest *request,
 						   Round *round);
 static void give_range(ClaimScan *scan, const MessageRange *range, int space);
-static void give_freed(ClaimScan *scan);
+static void give_freed(ClaimScan *scan, int nfree);
 static bool give_delayed(ClaimScan *scan, bool uncertain);
 static void give_delivered_delayed(ClaimScan *scan);
 static void take_of_lane(ClaimScan *scan, ReserveRequest *request,
@@ -278,15 +278,19 @@ lane_scan_step(ClaimScan *scan, ReserveRequest *request, Round *round)
 
 /* --- Giving free messages to their lanes --- */
 
-/* Give the messages that were noted to their lanes. */
+/*
+ * Give the messages that were noted to their lanes.  So many of these are
+ * free; where there is a bound, the others are locked.
+ */
 static void
-give_freed(ClaimScan *scan)
+give_freed(ClaimScan *scan, int nfree)
 {
 	ScanPass   *pass = &scan->pass;
 
 	availability_learn_delivered(scan->request.queue->id,
 								 pass->delivered.items, pass->delivered.n);
-	availability_give_to_lanes(pass->freed.items, pass->freed.n, pass->now);
+	availability_give_to_lanes(pass->freed.items, pass->freed.n, nfree,
+							   pass->now);
 	pass->freed.n = pass->delivered.n = 0;
 }
 
@@ -298,6 +302,7 @@ static void
 give_range(ClaimScan *scan, const MessageRange *range, int space)
 {
 	ScanPass   *pass = &scan->pass;
+	int			before = scan->result.nfree;
 	int64		scanned_to;
 
 	pass->nscanned = 0;
@@ -310,15 +315,8 @@ give_range(ClaimScan *scan, const MessageRange *range, int space)
 	 * This comes before the rest is given back, because only until then the
 	 * map treats the messages as overflow for which there is space now.
 	 */
-	give_freed(scan);
+	give_freed(scan, scan->result.nfree - before);
 	give_back(scan, scanned_to);
-
-	/*
-	 * A prepared transaction may have ended, and left room in a group.  No
-	 * callback has woken the sessions that wait for that.
-	 */
-	if (range->uncertain && scan->request.queue->group_concurrency > 0)
-		availability_wake_waiter(scan->request.queue->id);
 }
 
 /*
@@ -354,7 +352,7 @@ give_delayed(ClaimScan *scan, bool uncertain)
 	while (message_scan_next(pass->rows, &row))
 		claim_scan_row(scan, &row);
 	pass->lane_step = LANE_STEP_NONE;
-	give_freed(scan);
+	give_freed(scan, scan->result.nfree - before);
 
 	/* They stay where they are, and the worker still has to move them. */
 	availability_delayed_given();
@@ -399,6 +397,13 @@ lane_scan_give_due(ClaimScan *scan)
 	{
 		found = true;
 		give_range(scan, &range, 0);
+
+		/*
+		 * A prepared transaction may have ended, and left room in a group. No
+		 * callback has woken the sessions that wait for that.
+		 */
+		if (range.uncertain && queue->group_concurrency > 0)
+			availability_wake_waiter(queue->id);
 
 		/* The worker does not wait for a lock that a user may hold. */
 		if (message_scan_is_blocked(scan->pass.rows))

@@ -410,13 +410,10 @@ availability_set_delivered(int32 queue_id, uint64 lane,
 	}
 }
 
-/*
- * A claim or a probe is done with a lane from which it took nothing.  See
- * lanes_end(); was_locked: it had locked the group.
- */
+/* A claim or a probe is done with a lane; see lanes_end(). */
 void
 availability_end_lane(int32 queue_id, uint64 lane, uint32 changes,
-					  bool was_locked, bool is_full, TimestampTz not_before)
+					  bool is_full, bool is_left, TimestampTz not_before)
 {
 	AvailabilityMap *map = find_own_map(queue_id);
 	bool		has_turn;
@@ -424,16 +421,14 @@ availability_end_lane(int32 queue_id, uint64 lane, uint32 changes,
 	if (map == NULL)
 		return;
 
-	/* What a probe has counted without the lock does not hold. */
-	has_turn = lanes_end(map, lane, changes, was_locked && is_full,
-						 not_before);
-
 	/*
-	 * Other claims may have passed over the group because it was locked, so
-	 * we wake one.  They did not because of a probe; and if that woke a
-	 * session, it would wake the one that waits and probes, for ever.
+	 * Sessions that were woken may have passed over the group because it was
+	 * locked, so we wake one if there may be something in it.  If there is
+	 * not, they have missed nothing; and woken again, they would claim in
+	 * vain and wake others in turn, for ever.
 	 */
-	availability_unlock_and_wake(map, was_locked && has_turn ? 1 : 0);
+	has_turn = lanes_end(map, lane, changes, is_full, is_left, not_before);
+	availability_unlock_and_wake(map, has_turn ? 1 : 0);
 }
 
 /* Give a turn to the lanes that have waited for this time. */

@@ -40,8 +40,8 @@ extern void availability_set_delivered(int32 queue_id, uint64 lane,
 									   const MessageRange *old, int nold,
 									   const MessageRange *found, int nfound);
 extern void availability_end_lane(int32 queue_id, uint64 lane,
-								  uint32 changes, bool was_locked,
-								  bool is_full, TimestampTz not_before);
+								  uint32 changes, bool is_full, bool is_left,
+								  TimestampTz not_before);
 extern void availability_wake_lanes(int32 queue_id);
 
 /* Inside src/map */

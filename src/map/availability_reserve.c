@@ -535,11 +535,12 @@ availability_give_back(int64 scanned_to, const MessageRanges *passed,
 }
 
 /*
- * Something is free in these ranges of lanes, of the queue of which we have
- * something reserved.
+ * Add these ranges to lanes of the queue of which we have something reserved.
+ * They have messages of which so many are free, and the others are locked.
  */
 void
-availability_give_to_lanes(const LaneRange *ranges, int n, TimestampTz now)
+availability_give_to_lanes(const LaneRange *ranges, int n, int nfree,
+						   TimestampTz now)
 {
 	AvailabilityMap *map = reserved.map != NULL ? reserved.map : delayed.map;
 	bool		is_first = reserved.kind == RESERVED_OVERFLOW;
@@ -560,7 +561,7 @@ availability_give_to_lanes(const LaneRange *ranges, int n, TimestampTz now)
 		if (!is_first)
 			availability_add_range(map, ranges[i].lane, &ranges[i].range, now);
 	}
-	availability_unlock_and_wake(map, n);
+	availability_unlock_and_wake(map, nfree);
 }
 
 /*

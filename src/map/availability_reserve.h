@@ -74,7 +74,7 @@ extern void availability_give_back(int64 scanned_to,
 								   const MessageRanges *passed,
 								   TimestampTz now);
 extern void availability_give_to_lanes(const LaneRange *ranges, int n,
-									   TimestampTz now);
+									   int nfree, TimestampTz now);
 extern void availability_keep_turn(void);
 extern void availability_close(void);
 

@@ -589,16 +589,18 @@ lanes_list_delivered(const AvailabilityMap *map, uint64 lane,
 }
 
 /*
- * A claim or a probe is done with a lane, and may have found its group full,
- * or that its rate allows nothing before that time (else 0).
- * "changes" is what lanes_take() has returned.  Returns whether the lane has
- * a turn, now or when the claim gives it back.
+ * A claim or a probe is done with a lane of which it has taken nothing.  It may
+ * have found its group full, or that its rate allows nothing before that time
+ * (else 0).  "changes" is what lanes_take() has returned; is_left says that
+ * messages are left for which there is room.  Returns whether another claim
+ * may find something, now or when this one has given the lane back.
  */
 bool
 lanes_end(AvailabilityMap *map, uint64 lane, uint32 changes, bool is_full,
-		  TimestampTz not_before)
+		  bool is_left, TimestampTz not_before)
 {
 	Lane	   *entry = lane_find(map, lane);
+	bool		changed;
 	bool		result;
 
 	if (entry == NULL)
@@ -608,18 +610,17 @@ lanes_end(AvailabilityMap *map, uint64 lane, uint32 changes, bool is_full,
 	 * If the lane has changed since it was taken, that may have left room
 	 * which the claim has not seen: then the lane must not rest.
 	 */
-	entry->is_full = is_full && entry->changed == changes;
+	changed = entry->changed != changes;
+	entry->is_full = is_full && !changed;
 	entry->changed = ++map->lane_changes;
 
 	/* The heap is in the order of these times: none may change there. */
 	if (not_before != 0 && entry->state != LANE_WAITS)
 		entry->not_before = not_before;
 
-	/*
-	 * A claim has taken it: it gives back the range, of which it used
-	 * nothing.
-	 */
-	result = (entry->state == LANE_TAKEN || has_pieces(entry)) &&
+	/* While it is taken, its range comes back: nothing of it was used. */
+	result = (changed || is_left) &&
+		(entry->state == LANE_TAKEN || has_pieces(entry)) &&
 		state_with_pieces(entry) == LANE_HAS_TURN;
 	settle_lane(map, entry);
 	return result;

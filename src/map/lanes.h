@@ -49,7 +49,7 @@ extern bool lanes_set_delivered(AvailabilityMap *map, uint64 lane,
 								const MessageRange *old, int nold,
 								const MessageRange *found, int nfound);
 extern bool lanes_end(AvailabilityMap *map, uint64 lane, uint32 changes,
-					  bool is_full, TimestampTz not_before);
+					  bool is_full, bool is_left, TimestampTz not_before);
 
 /*
  * Groups with a rate.  A lane waits that long at most, because the rate may

@@ -235,6 +235,37 @@ unlike($listener->query_safe('SELECT'),
 	qr/payload/, 'and no listener is notified meanwhile');
 $listener->quit;
 
+# A claim that finds nothing notifies no listener, whatever another transaction does
+# meanwhile in the group: listeners that claim would never rest.  The worker looks
+# once in a second whether a prepared transaction has ended.
+foreach my $change (
+	q{claim_complete('many', '%s')},
+	q{count(message_delete('many', id)) FROM queue_messages('many', NULL, 100)},
+	q{FROM queue_claim('many', 300, 0, 1)})
+{
+	value(
+		q{SELECT queue_purge('many');
+		SELECT queue_push_batch('many', array_fill('1'::jsonb, ARRAY[60]),
+			group_keys => array_fill('a'::text, ARRAY[60]))});
+	my $claimed = $change =~ /%s/
+	  && value(q{SELECT claim_id FROM queue_claim('many', 300, 0, 1)});
+	my $other = $node->background_psql($db);
+	$other->query_safe('BEGIN; SELECT ' . sprintf($change, $claimed));
+	$listener = $node->background_psql($db);
+	$listener->query_safe('LISTEN ' . value(q{SELECT queue_channel('many')}));
+	my $began = time;
+	my $got   = '';
+	for (1 .. 60)
+	{
+		$got .= $listener->query_safe(q{SELECT 'claimed' FROM queue_claim('many', 300, 0, 1)});
+		sleep 0.05;
+	}
+	unlike($got, qr/claimed/, "$change: nothing is there");
+	cmp_ok(scalar(() = $got =~ /payload/g),
+		'<=', 5 + 2 * (time - $began), 'and claims in vain notify nobody');
+	$_->quit foreach $listener, $other;
+}
+
 # A wait takes no turn, also if the first message of the group is tried again.
 value(
 	q{SELECT queue_create('turns', '{"_group_concurrency": 1}');
