@@ -556,7 +556,7 @@ lanes_set_delivered(AvailabilityMap *map, uint64 lane,
 /*
  * Something may leave room in a group: the messages in the range "finished",
  * or if that is NULL, something else.  Returns whether something may be free
- * in the lane.
+ * in the lane, now or when a claim or a probe gives it back.
  */
 bool
 lanes_make_room(AvailabilityMap *map, uint64 lane,
@@ -569,7 +569,9 @@ lanes_make_room(AvailabilityMap *map, uint64 lane,
 		return false;
 	if (finished != NULL)
 		lane_cut_pieces(&entry->delivered, finished);
-	result = has_pieces(entry);
+
+	/* What is taken of it comes back, if the claim or probe takes nothing. */
+	result = has_pieces(entry) || entry->state == LANE_TAKEN;
 	settle_with_room(map, entry);
 	return result;
 }
