@@ -304,6 +304,7 @@ give_range(ClaimScan *scan, const MessageRange *range, int space)
 	ScanPass   *pass = &scan->pass;
 	int			before = scan->result.nfree;
 	int64		scanned_to;
+	bool		wakes;
 
 	pass->nscanned = 0;
 	pass->space = space;
@@ -316,7 +317,18 @@ give_range(ClaimScan *scan, const MessageRange *range, int space)
 	 * map treats the messages as overflow for which there is space now.
 	 */
 	give_freed(scan, scan->result.nfree - before);
+
+	/*
+	 * A prepared transaction may have ended, and left room in a group.  No
+	 * callback has woken the sessions that wait for that.  While it has not
+	 * ended, a claim in vain scans the range before that is due, and is to
+	 * wake nobody.
+	 */
+	wakes = range->uncertain && scan->request.queue->group_concurrency > 0 &&
+		(pass->skipped.n == 0 || range->due <= pass->now);
 	give_back(scan, scanned_to);
+	if (wakes)
+		availability_wake_waiter(scan->request.queue->id);
 }
 
 /*
@@ -397,13 +409,6 @@ lane_scan_give_due(ClaimScan *scan)
 	{
 		found = true;
 		give_range(scan, &range, 0);
-
-		/*
-		 * A prepared transaction may have ended, and left room in a group. No
-		 * callback has woken the sessions that wait for that.
-		 */
-		if (range.uncertain && queue->group_concurrency > 0)
-			availability_wake_waiter(queue->id);
 
 		/* The worker does not wait for a lock that a user may hold. */
 		if (message_scan_is_blocked(scan->pass.rows))
