@@ -252,7 +252,7 @@ CREATE PROCEDURE cancel(worker integer) LANGUAGE plpgsql AS $$
 DECLARE
 	m bigint;
 BEGIN
-	FOR m IN SELECT id FROM message WHERE id % 2 = 0 OR random() < 0.2 ORDER BY random() LOOP
+	FOR m IN SELECT id FROM message WHERE (id >> 9) % 2 = 0 OR random() < 0.2 ORDER BY random() LOOP
 		INSERT INTO canceled VALUES (m, message_cancel('q', m));
 		COMMIT;
 	END LOOP;
