@@ -37,6 +37,7 @@
 #include "catalog/row_check.h"
 #include "catalog/tables.h"
 #include "storage/claim_id.h"
+#include "util/compat.h"
 #include "util/siphash.h"
 
 #define CLAIM_ID_BYTES			(CLAIM_ID_LENGTH / 2)
