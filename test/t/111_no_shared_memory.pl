@@ -96,7 +96,7 @@ foreach my $way (sort keys %ways)
 	$session->query_safe('SELECT pg_sleep(0)');
 	my $before = descriptors($pid);
 	$session->query_until(qr/begun/, "\\echo begun\nSELECT pg_sleep(1000);\nSELECT 'ended';\n");
-	wait_until(sub { sql("$query AND query ~ 'sleep|ended'") });
+	wait_until(sub { sql("$query AND query ~ '1000|ended'") });
 	$ways{$way}->($pid);
 	ok( wait_until(
 			sub {
