@@ -321,8 +321,8 @@ give_range(ClaimScan *scan, const MessageRange *range, int space)
 	/*
 	 * A prepared transaction may have ended, and left room in a group.  No
 	 * callback has woken the sessions that wait for that.  While it has not
-	 * ended, a claim in vain scans the range before that is due, and is to
-	 * wake nobody.
+	 * ended, each claim that finds nothing scans the range before it is due,
+	 * and must not wake a session.
 	 */
 	wakes = range->uncertain && scan->request.queue->group_concurrency > 0 &&
 		(pass->skipped.n == 0 || range->due <= pass->now);

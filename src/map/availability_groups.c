@@ -424,8 +424,8 @@ availability_end_lane(int32 queue_id, uint64 lane, uint32 changes,
 	/*
 	 * Sessions that were woken may have passed over the group because it was
 	 * locked, so we wake one if there may be something in it.  If there is
-	 * not, they have missed nothing; and woken again, they would claim in
-	 * vain and wake others in turn, for ever.
+	 * not, they have missed nothing; and woken again, they would find nothing
+	 * and wake others in turn, for ever.
 	 */
 	has_turn = lanes_end(map, lane, changes, is_full, is_left, not_before);
 	availability_unlock_and_wake(map, has_turn ? 1 : 0);

@@ -262,7 +262,7 @@ foreach my $change (
 	}
 	unlike($got, qr/claimed/, "$change: nothing is there");
 	cmp_ok(scalar(() = $got =~ /payload/g),
-		'<=', 5 + 2 * (time - $began), 'and claims in vain notify nobody');
+		'<=', 5 + 2 * (time - $began), 'and a claim that finds nothing notifies no listener');
 	$_->quit foreach $listener, $other;
 }
 
