@@ -26,7 +26,7 @@ import oracle
 HERE = os.path.dirname(os.path.abspath(__file__))
 BINDIR = subprocess.run([os.environ["PG_CONFIG"], "--bindir"], check=True,
                         capture_output=True, text=True).stdout.strip()
-WAITING, CLAIMED = 1000, 100    # at least, at each fault
+WAITING, CLAIMED = 1000, 150    # at least, at each fault; HELD of client.py
 PROMOTION = 90          # seconds that a promotion may take,
 RETURN = 150            # that the old leader may take to return,
 STUCK = 60              # and until all that waited at the fault was handed out
