@@ -70,10 +70,11 @@ BEGIN READ ONLY;
 SELECT queue_push_once('once', 'orders', 9, '1');
 ROLLBACK;
 
--- Rows older than 28 days are removed by later pushes to the queue
-UPDATE queue_data.push_origin SET pushed_at = now() - interval '27 days 23 hours'
+-- Rows older than 28 days are removed by later pushes to the queue.  Hours, since a
+-- day has 25 of them when daylight saving time ends.
+UPDATE queue_data.push_origin SET pushed_at = now() - interval '671 hours'
     WHERE origin = 'invoices';
-UPDATE queue_data.push_origin AS o SET pushed_at = now() - interval '28 days 1 second'
+UPDATE queue_data.push_origin AS o SET pushed_at = now() - interval '672 hours 1 second'
     FROM queue_data.queue AS q WHERE q.id = queue_id AND origin = 'orders'
     AND q.name = 'once' AND q.project = '';
 SELECT count(queue_push_once('once', 'later', g, '1')) FROM generate_series(1, 1000) AS g;
