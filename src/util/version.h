@@ -17,6 +17,6 @@
 #ifndef QUEUE_VERSION_H
 #define QUEUE_VERSION_H
 
-#define QUEUE_VERSION	"1.2.0"
+#define QUEUE_VERSION	"2.0.0"
 
 #endif							/* QUEUE_VERSION_H */

@@ -293,7 +293,7 @@ $one->safe_psql('postgres', 'CREATE DATABASE restored');
 $one->command_ok([ 'pg_restore', '-d', $one->connstr('restored'), $dump ], 'the dump is restored');
 is( $one->safe_psql('restored', q{SELECT extversion FROM pg_extension WHERE extname = 'queue_proxy';
 		SELECT count(*) FROM pg_user_mappings WHERE usename = 'eve'}),
-	"1.2\n1", 'into 1.2, with its user mapping');
+	"2.0\n1", 'into 1.2, with its user mapping');
 is(runs_as(undef, database => 'restored'), 'eve', 'which has no effect');
 
 # --- When the servers change ---
