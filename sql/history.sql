@@ -32,7 +32,8 @@ SELECT claim_id AS c FROM queue_claim('quiet') \gset
 SELECT message_complete('quiet', :m, :'c', '1');
 SELECT count(*) FROM queue_finished('quiet');
 SELECT message_result('quiet', :m);
-SELECT count(*) FROM queue_data.finished_0;
+SELECT sum(pg_relation_size(oid)) AS bytes FROM pg_class
+    WHERE relnamespace = 'queue_data'::regnamespace AND relname ~ '^finished_[0-9]+$';
 
 -- Completed, in four ways; deleted; popped
 SELECT (queue_push_batch('q', ARRAY(SELECT to_jsonb(i) FROM generate_series(1, 7) AS i)))[1] AS m \gset
@@ -247,7 +248,7 @@ DROP ROLE regress_history_consumer;
 SELECT queue_push('q', '16') AS m \gset
 SELECT queue_purge('q');
 SELECT count(*) FROM queue_finished('q', :m - 1);
-UPDATE queue_data.finished_0 SET finished_at = finished_at - interval '2 hours' WHERE outcome <> 5;
+UPDATE queue_data.finished_14 SET finished_at = finished_at - interval '2 hours' WHERE outcome <> 5;
 SELECT outcome FROM queue_finished('q');
 SELECT count(*) FROM job_errors('q');
 SELECT queue_update('q', '{"_keep_finished": 86400}') IS NOT NULL AS updated;

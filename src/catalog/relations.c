@@ -115,7 +115,24 @@ static const struct
 	.is_optional = true}
 	FINISHED(0), FINISHED(1), FINISHED(2), FINISHED(3),
 	FINISHED(4), FINISHED(5), FINISHED(6), FINISHED(7),
+	FINISHED(8), FINISHED(9), FINISHED(10), FINISHED(11),
+	FINISHED(12), FINISHED(13), FINISHED(14), FINISHED(15),
+	FINISHED(16), FINISHED(17),
 #undef FINISHED
+};
+
+/*
+ * The rings of the history.  A ring keeps all rows for as long as the longest
+ * _keep_finished of its queues asks for, so what one queue keeps for a year
+ * must not be in the tables of another one that keeps it for a second.  The
+ * tables of the first ring are those of version 1.2.
+ */
+const FinishedRing finished_rings[FINISHED_RINGS] = {
+	{0, 8, 366 * SECS_PER_DAY},
+	{8, 3, 31 * SECS_PER_DAY},
+	{11, 3, SECS_PER_DAY},
+	{14, 2, SECS_PER_HOUR},
+	{16, 2, SECS_PER_MINUTE}
 };
 
 typedef struct Catalog
@@ -147,7 +164,7 @@ static uint64 active_generation = 0;
 static int	active_segment[RING_KINDS];
 static uint64 finished_generation = 0;
 static bool finished_changed = true;
-static int	active_finished = 0;
+static int	active_finished[FINISHED_RINGS];
 
 static void relation_changed(Datum arg, Oid relid);
 static void role_changed(Datum arg, int cacheid, uint32 hashvalue);
@@ -644,13 +661,13 @@ read_ring(Relation rel, HeapTuple tuple)
 }
 
 /*
- * Returns the number of the table that takes new rows of the history, or
- * NO_SEGMENT if the extension has an earlier version, without a history.  The
- * session may not have heard yet of the last switch, which does no harm: rows
- * may be in any of the tables.
+ * Returns the number of the table that takes new rows in a ring of the
+ * history, or NO_SEGMENT if there is no such ring in the version that the
+ * extension has.  The session may not have heard yet of the last switch, which
+ * does no harm: rows may be in any of the tables.
  */
 int
-catalog_active_finished(void)
+catalog_active_finished(int ring)
 {
 	if (!OidIsValid(catalog_oid(CATALOG_FINISHED_RING)))
 		return NO_SEGMENT;
@@ -661,18 +678,26 @@ catalog_active_finished(void)
 		/* A message that arrives while we read makes us read again. */
 		finished_changed = false;
 		finished_generation = 0;
+		for (int i = 0; i < FINISHED_RINGS; i++)
+			active_finished[i] = NO_SEGMENT;
 		catalog_read_table(CATALOG_FINISHED_RING, read_finished_ring);
 		finished_generation = before;
 	}
-	return active_finished;
+	return active_finished[ring];
 }
 
 /* Callback of catalog_read_table */
 static void
 read_finished_ring(Relation rel, HeapTuple tuple)
 {
-	active_finished =
-		DatumGetInt16(row_getattr(rel, tuple, Anum_finished_ring_active));
+	int			active = DatumGetInt16(row_getattr(rel, tuple,
+												   Anum_finished_ring_active));
+
+	/* The number tells of which ring the row is. */
+	for (int i = 0; i < FINISHED_RINGS; i++)
+		if (active >= finished_rings[i].first &&
+			active < finished_rings[i].first + finished_rings[i].ntables)
+			active_finished[i] = active;
 }
 
 /* Read all rows of a small table with the latest snapshot. */

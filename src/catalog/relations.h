@@ -117,7 +117,19 @@ extern void catalog_segment_indexes(int segment, Relation rel, Oid *index,
 									Oid *due_index);
 extern Oid	catalog_batch_index(int segment, bool waiting);
 extern int	catalog_active_segment(RingKind kind);
-extern int	catalog_active_finished(void);
+
+/* A ring of tables of the history; rings[0] has the longest keep_max */
+typedef struct FinishedRing
+{
+	int			first;			/* number of its first table */
+	int			ntables;
+	int64		keep_max;		/* seconds: of queues that keep their history
+								 * no longer than this */
+} FinishedRing;
+
+extern const FinishedRing finished_rings[FINISHED_RINGS];
+
+extern int	catalog_active_finished(int ring);
 
 /* Small tables */
 extern void catalog_read_table(CatalogRelation table,

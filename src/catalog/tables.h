@@ -283,7 +283,8 @@ typedef enum JobCounter
 /* --- History --- */
 
 /* queue_data.finished_0 and so on: messages that are finished; since 1.2 */
-#define FINISHED_SEGMENTS				8
+#define FINISHED_SEGMENTS				18	/* of all rings; 8 before 2.0 */
+#define FINISHED_RINGS					5
 #define Anum_finished_id				1
 #define Anum_finished_pushed_at			2
 #define Anum_finished_finished_at		3
@@ -298,7 +299,7 @@ typedef enum JobCounter
 #define Anum_finished_body				12
 #define Natts_finished					12
 
-/* queue_data.finished_ring: which of them takes new rows, in one row */
+/* queue_data.finished_ring: which of them take new rows, a row for each ring */
 #define Anum_finished_ring_active		1
 #define Anum_finished_ring_switched_at	2
 #define Natts_finished_ring				2

@@ -6,18 +6,19 @@
  * NOTES
  *	  Where the metadata of a queue has _keep_finished, the transaction that
  *	  removes a message inserts a row into one of the tables
- *	  queue_data.finished_0 ... finished_7; one that reports an error of an
+ *	  queue_data.finished_0 ... finished_17; one that reports an error of an
  *	  attempt inserts another row, which only job_errors shows.  So the
  *	  history, job_errors and the dead letters say the same of an attempt.
  *
- *	  Rows are never updated or deleted.  The tables are a ring: one of them
- *	  takes new rows, and the worker truncates those in which all rows are too
- *	  old (finished_ring.c).  A reader leaves out what is too old by the
- *	  present _keep_finished, so it does not matter when that is.
+ *	  Rows are never updated or deleted.  The tables are rings, one for each
+ *	  step of _keep_finished: up to a minute, an hour, a day, 31 days, a year.
+ *	  One table of a ring takes new rows, and the worker truncates those in
+ *	  which all rows are too old (finished_ring.c).  A reader leaves out what
+ *	  is too old by the present _keep_finished, so it does not matter when that
+ *	  is.  It reads all rings, since _keep_finished may have changed.
  *
- *	  A truncation is not MVCC.  So a reader locks all tables, and takes the
- *	  snapshot afterwards: then no row that was moved to another table is
- *	  missing.
+ *	  A truncation is not MVCC, but all that it removes is too old to be shown.
+ *	  So a reader need not care for it, but for values in TOAST tables.
  *
  * src/queue/finished.c
  *
@@ -51,7 +52,8 @@
 typedef struct FinishedScan
 {
 	TimestampTz not_before;		/* what was finished earlier is left out */
-	Relation	rels[FINISHED_SEGMENTS];
+	Relation	rels[FINISHED_SEGMENTS];	/* NULL: a table that the version of
+											 * the extension does not have */
 	RowScan		scans[FINISHED_SEGMENTS];
 	bool		is_open[FINISHED_SEGMENTS];
 	HeapTuple	next[FINISHED_SEGMENTS];	/* the next row of each scan that
@@ -74,6 +76,7 @@ const char *const finished_outcomes[FINISHED_OUTCOMES] = {
 	[FINISHED_FAILED] = "failed"
 };
 
+static int	table_for_rows_of(const Queue *queue);
 static void read_finished(Relation rel, HeapTuple tuple, Finished *row);
 static bool begin_finished_scan(FinishedScan *scan, const Queue *queue,
 								bool is_attempt, StrategyNumber strategy,
@@ -85,6 +88,31 @@ static int	compare_finished_at(const void *a, const void *b);
 
 /* --- Writing --- */
 
+/* Returns the ring for a queue that keeps its history for so many seconds. */
+int
+finished_ring_of(int64 seconds)
+{
+	int			ring = FINISHED_RINGS - 1;
+
+	while (ring > 0 && seconds > finished_rings[ring].keep_max)
+		ring--;
+	return ring;
+}
+
+/*
+ * Returns the number of the table that takes the rows of a queue, NO_SEGMENT
+ * before version 1.2, which has no history.
+ */
+static int
+table_for_rows_of(const Queue *queue)
+{
+	int			active =
+		catalog_active_finished(finished_ring_of(queue->keep_finished));
+
+	/* Before the update to 2.0 there is only the first ring. */
+	return active != NO_SEGMENT ? active : catalog_active_finished(0);
+}
+
 /* Insert a row; see finished_record(). */
 void
 finished_insert(const Queue *queue, MessageTable *table, HeapTuple tuple,
@@ -94,13 +122,12 @@ finished_insert(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	MessageForm form = message_read(tuple);
 	TimestampTz now = GetCurrentTimestamp();
 	bool		is_attempt = outcome == FINISHED_FAILED;
-	int			active = catalog_active_finished();
+	int			active = table_for_rows_of(queue);
 	Datum		values[Natts_finished];
 	bool		isnull[Natts_finished] = {false};
 	Relation	rel;
 	HeapTuple	row;
 
-	/* Before version 1.2 there is no history. */
 	if (active == NO_SEGMENT)
 		return;
 	if (error == NULL && outcome != FINISHED_COMPLETED)
@@ -186,9 +213,8 @@ begin_finished_scan(FinishedScan *scan, const Queue *queue, bool is_attempt,
 					StrategyNumber strategy, int64 id)
 {
 	ScanKeyData keys[3];
-	Oid			indexes[FINISHED_SEGMENTS];
 
-	if (queue->keep_finished < 0 || catalog_active_finished() == NO_SEGMENT)
+	if (queue->keep_finished < 0 || catalog_active_finished(0) == NO_SEGMENT)
 		return false;
 	scan->not_before = GetCurrentTimestamp() -
 		queue->keep_finished * USECS_PER_SEC;
@@ -202,15 +228,18 @@ begin_finished_scan(FinishedScan *scan, const Queue *queue, bool is_attempt,
 	scan->last = -1;
 	scan->whole = NULL;
 	for (int i = 0; i < FINISHED_SEGMENTS; i++)
-		scan->rels[i] = catalog_open(CATALOG_FINISHED_0 + i, AccessShareLock,
-									 &indexes[i]);
-	for (int i = 0; i < FINISHED_SEGMENTS; i++)
 	{
+		Oid			index;
+
+		scan->rels[i] = OidIsValid(catalog_oid(CATALOG_FINISHED_0 + i)) ?
+			catalog_open(CATALOG_FINISHED_0 + i, AccessShareLock, &index) :
+			NULL;
 		scan->next[i] = NULL;
-		scan->is_open[i] = RelationGetNumberOfBlocks(scan->rels[i]) > 0;
+		scan->is_open[i] = scan->rels[i] != NULL &&
+			RelationGetNumberOfBlocks(scan->rels[i]) > 0;
 		if (!scan->is_open[i])
 			continue;
-		row_scan_begin(&scan->scans[i], scan->rels[i], indexes[i], keys, 3);
+		row_scan_begin(&scan->scans[i], scan->rels[i], index, keys, 3);
 		advance_scan(scan, i);
 	}
 	return true;
@@ -269,7 +298,8 @@ end_finished_scan(FinishedScan *scan)
 	{
 		if (scan->is_open[i])
 			row_scan_end(&scan->scans[i]);
-		table_close(scan->rels[i], AccessShareLock);
+		if (scan->rels[i] != NULL)
+			table_close(scan->rels[i], AccessShareLock);
 	}
 }
 

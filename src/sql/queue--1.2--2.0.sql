@@ -5,3 +5,77 @@
 
 -- An error with a hint if the session has loaded an older library.
 SELECT queue_data.library_version('2.0');
+
+--
+-- Locks: all tables first, as in the update to 1.2, so that no session gets a
+-- deadlock; if that takes half a second, the update fails.
+--
+DO $$
+DECLARE
+    part text;
+    before text := pg_catalog.current_setting('lock_timeout');
+    until timestamptz := pg_catalog.clock_timestamp()
+                         OPERATOR(pg_catalog.+) '500 ms'::interval;
+BEGIN
+    FOR part IN
+        SELECT c.relname FROM pg_catalog.pg_class AS c
+        WHERE c.relnamespace OPERATOR(pg_catalog.=) 'queue_data'::pg_catalog.regnamespace
+        AND c.relkind OPERATOR(pg_catalog.=) 'r'
+        ORDER BY c.oid
+    LOOP
+        PERFORM pg_catalog.set_config('lock_timeout',
+            GREATEST(pg_catalog.round(1000 OPERATOR(pg_catalog.*)
+                                      EXTRACT(epoch FROM until OPERATOR(pg_catalog.-)
+                                              pg_catalog.clock_timestamp())),
+                     1)::text, true);
+        EXECUTE pg_catalog.format('LOCK TABLE queue_data.%I', part);
+    END LOOP;
+    PERFORM pg_catalog.set_config('lock_timeout', before, true);
+END
+$$;
+
+--
+-- History
+--
+-- One ring of tables for each step of _keep_finished, so that what one queue
+-- keeps for a year does not hold the tables of others.  The first eight tables
+-- are the ring of what is kept longer than 31 days; their rows stay.
+DO $$
+BEGIN
+    FOR part IN 8 .. 17 LOOP
+        EXECUTE pg_catalog.format('
+            CREATE TABLE queue_data.finished_%1$s (
+                LIKE queue_data.finished_0 INCLUDING CONSTRAINTS
+            ) USING heap;
+            CREATE INDEX finished_%1$s_idx ON queue_data.finished_%1$s
+                (queue_id, is_attempt, id);
+            ALTER TABLE queue_data.finished_%1$s REPLICA IDENTITY FULL;
+            COMMENT ON INDEX queue_data.finished_%1$s_idx IS
+                ''finished messages, and failed attempts, by queue and id'';
+            COMMENT ON TABLE queue_data.finished_%1$s IS
+                ''history of finished messages, table %1$s of the rings; outcome: 0 completed, 1 dead, 2 expired, 3 canceled, 4 duplicate, 5 deleted, 6 a failed attempt'';
+            REVOKE ALL ON queue_data.finished_%1$s FROM PUBLIC;
+            CREATE TRIGGER not_replicated
+                BEFORE INSERT OR UPDATE OR DELETE ON queue_data.finished_%1$s
+                FOR EACH ROW EXECUTE FUNCTION queue_data.not_replicated();
+            ALTER TABLE queue_data.finished_%1$s ENABLE ALWAYS TRIGGER not_replicated;
+            COMMENT ON TRIGGER not_replicated ON queue_data.finished_%1$s IS
+                ''leaves out the rows that a subscription writes'';
+            CREATE TRIGGER superusers_only
+                BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON queue_data.finished_%1$s
+                FOR EACH STATEMENT EXECUTE FUNCTION queue_data.superusers_only();
+            ALTER TABLE queue_data.finished_%1$s ENABLE ALWAYS TRIGGER superusers_only;
+            COMMENT ON TRIGGER superusers_only ON queue_data.finished_%1$s IS
+                ''refuses SQL of roles that are not superusers'';', part);
+        PERFORM pg_catalog.pg_extension_config_dump(
+            pg_catalog.format('queue_data.finished_%s', part)::regclass, '');
+    END LOOP;
+END
+$$;
+ALTER TABLE queue_data.finished_ring
+    DROP CONSTRAINT finished_ring_active,
+    ADD CONSTRAINT finished_ring_active CHECK (
+        active OPERATOR(pg_catalog.>=) 0 AND active OPERATOR(pg_catalog.<=) 17);
+INSERT INTO queue_data.finished_ring (active) VALUES (8), (11), (14), (16);
+COMMENT ON TABLE queue_data.finished_ring IS
+'which table of each ring of the history takes new rows, and since when';

@@ -850,7 +850,7 @@ BEGIN
     EXECUTE 'CREATE VIEW stress.finished AS '
         || (SELECT string_agg('SELECT * FROM queue_data.finished_' || i
                               || ' WHERE NOT is_attempt', ' UNION ALL ')
-            FROM generate_series(0, 7) AS i);
+            FROM generate_series(0, 17) AS i);
 END
 $$;
 
