@@ -52,8 +52,8 @@
 typedef struct FinishedScan
 {
 	TimestampTz not_before;		/* what was finished earlier is left out */
-	Relation	rels[FINISHED_SEGMENTS];	/* NULL: a table that the version of
-											 * the extension does not have */
+	Relation	rels[FINISHED_SEGMENTS];	/* NULL: a table that the version
+											 * of the extension does not have */
 	RowScan		scans[FINISHED_SEGMENTS];
 	bool		is_open[FINISHED_SEGMENTS];
 	HeapTuple	next[FINISHED_SEGMENTS];	/* the next row of each scan that
@@ -106,8 +106,8 @@ finished_ring_of(int64 seconds)
 static int
 table_for_rows_of(const Queue *queue)
 {
-	int			active =
-		catalog_active_finished(finished_ring_of(queue->keep_finished));
+	int			ring = finished_ring_of(queue->keep_finished);
+	int			active = catalog_active_finished(ring);
 
 	/* Before the update to 2.0 there is only the first ring. */
 	return active != NO_SEGMENT ? active : catalog_active_finished(0);

@@ -310,9 +310,9 @@ switched_at(int active)
 								   NULL);
 	HeapTuple	tuple = fetch_ring(rel, active);
 	TimestampTz result = HeapTupleIsValid(tuple) ?
-		DatumGetTimestampTz(row_getattr(rel, tuple,
-										Anum_finished_ring_switched_at)) :
-		DT_NOBEGIN;
+	DatumGetTimestampTz(row_getattr(rel, tuple,
+									Anum_finished_ring_switched_at)) :
+	DT_NOBEGIN;
 
 	table_close(rel, AccessShareLock);
 	return result;
