@@ -36,7 +36,6 @@
 
 #include <signal.h>
 
-#include "commands/dbcommands.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "utils/memutils.h"
@@ -46,6 +45,7 @@
 #include "jobs/runner_pool.h"
 #include "util/background.h"
 #include "util/clock.h"
+#include "util/compat.h"
 #include "util/hash.h"
 #include "util/settings.h"
 

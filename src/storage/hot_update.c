@@ -16,7 +16,7 @@
  *	  then locks the row and calls heap_update().
  *
  *	  The WAL record is that of any HOT update, so replay needs nothing of
- *	  this extension.  It is the same in PostgreSQL 15 to 18; see
+ *	  this extension.  It is the same in PostgreSQL 15 to 19; see
  *	  compat_hot_update_is_known() before a newer version is supported.
  *
  * src/storage/hot_update.c
@@ -74,11 +74,6 @@ hot_update(Relation rel, ItemPointer tid, HeapTuple new)
 	Assert(HeapTupleHeaderGetNatts(new->t_data) <=
 		   RelationGetNumberOfAttributes(rel));
 
-	/* We always write WAL, and not what logical decoding needs. */
-	if (!compat_hot_update_is_known() || !RelationNeedsWAL(rel) ||
-		RelationIsLogicallyLogged(rel))
-		return false;
-
 	/*
 	 * What may fail or take locks comes before the lock on the page.  As in
 	 * heap_update(), the second call is needed because another transaction
@@ -86,6 +81,15 @@ hot_update(Relation rel, ItemPointer tid, HeapTuple new)
 	 */
 	(void) GetCurrentTransactionId();
 	MultiXactIdSetOldestMember();
+
+	/*
+	 * We always write WAL, and not what logical decoding needs.  From 19 on
+	 * logical decoding may begin while a transaction has no id, so it is
+	 * asked for when there is one.
+	 */
+	if (!compat_hot_update_is_known() || !RelationNeedsWAL(rel) ||
+		RelationIsLogicallyLogged(rel))
+		return false;
 
 	buffer = ReadBuffer(rel, ItemPointerGetBlockNumber(tid));
 	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);

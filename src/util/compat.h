@@ -39,6 +39,12 @@
 #if PG_VERSION_NUM >= 170000
 #include "storage/dsm_registry.h"
 #endif
+/* Where get_database_name() is declared */
+#if PG_VERSION_NUM >= 190000
+#include "utils/lsyscache.h"
+#else
+#include "commands/dbcommands.h"
+#endif
 
 /*
  * The library is compiled with hidden visibility.  Before 16 PGDLLEXPORT was
@@ -165,7 +171,7 @@ compat_table_tuple_update(Relation rel, ItemPointer tid, TupleTableSlot *slot,
 static inline bool
 compat_hot_update_is_known(void)
 {
-	return PG_VERSION_NUM < 190000;
+	return PG_VERSION_NUM < 200000;
 }
 
 /* Count a HOT update of a row. */
