@@ -39,6 +39,10 @@
  *	  3.  segment_snapshot_is_stale() compares the number.  If it has changed,
  *	  the session calls segment_renew_snapshot() and scans again.
  *
+ *	  REPACK (CONCURRENTLY) in PostgreSQL 19 also replaces a table, by one whose
+ *	  rows an older snapshot does not see.  The table's invalidation message says
+ *	  so.
+ *
  * src/storage/segment.c
  *
  *-------------------------------------------------------------------------
@@ -173,21 +177,18 @@ segment_open_active(MessageTable *table, RingKind kind, bool wait)
 
 /* --- Snapshots --- */
 
-/* Returns a number that changes when a segment is emptied. */
+/*
+ * Returns a number that changes when a segment is emptied or written anew.  The
+ * worker changes its part of it before it releases its lock on the segment; and
+ * a session that locks the table after that receives an invalidation message.
+ */
 static uint64
 emptied_count(void)
 {
 	RingState  *ring = segment_state();
 
-	/*
-	 * The worker changes the number before it releases its lock on the
-	 * segment.  Without shared memory, a session that has locked a table
-	 * since has received the invalidation message of the truncation.  The
-	 * high bit tells the two apart, as shared memory may come and go between
-	 * two calls.
-	 */
-	return ring == NULL ? catalog_tables_generation() :
-		((uint64) 1 << 63) | pg_atomic_read_u32(&ring->emptied);
+	return catalog_tables_generation() << 32 |
+		(ring == NULL ? 0 : pg_atomic_read_u32(&ring->emptied));
 }
 
 /* Push the latest snapshot, to find messages with; see NOTES. */
