@@ -203,6 +203,13 @@ SELECT pg_sleep(1.2);
 SELECT count(*) FROM queue_claim('hist');
 SELECT outcome, attempts, error FROM queue_finished('hist', outcome => 'canceled');
 
+-- What is canceled while it waits for a batch was not pushed in the future.
+SELECT batch_create(keep_open => true) AS b \gset
+SELECT queue_push('hist', '4', after => :b) AS m4 \gset
+SELECT message_cancel('hist', :m4);
+SELECT outcome, pushed_at <= finished_at AS in_order FROM queue_finished('hist', :m4 - 1);
+SELECT batch_cancel(:b);
+
 -- Wrong calls
 SELECT message_cancel('q', NULL);
 SELECT message_cancel(NULL, 1);

@@ -305,6 +305,17 @@ SELECT pg_temp.pop('pop', 1), pg_temp.take('pop', 1);
 COMMIT;
 SELECT pg_temp.pop('pop', 10), pg_temp.live('pop');
 SELECT queue_drop('pop');
+-- and toward the bound of no other group, nor of the same one in another queue
+SELECT queue_create('pop', '{"_group_concurrency": 1}'), queue_create('pop2', '{"_group_concurrency": 1}');
+SELECT pg_temp.push('pop', 'a', 1, 2), pg_temp.push('pop2', 'a', 1, 2);
+BEGIN;
+SELECT pg_temp.pop('pop', 10);
+SELECT pg_temp.push('pop', 'b', 1, 2);
+SELECT pg_temp.pop('pop', 10);
+SELECT pg_temp.pop('pop', 10);
+SELECT pg_temp.take('pop2', 10);
+COMMIT;
+SELECT queue_drop('pop'), queue_drop('pop2');
 
 -- The bound is changed.
 SELECT queue_create('c', '{"_group_concurrency": 3}');

@@ -130,6 +130,10 @@ SELECT id, claim_id FROM queue_claim('q', 300, 0, 10) \gset
 SELECT message_retry('q', :id, :'claim_id', 'error', 0) IS NOT NULL AS retried;
 SELECT pg_temp.take('q');
 
--- Nothing is left of a queue that is dropped but the times of its groups
+-- Nothing is left of a queue that is dropped
+SELECT (SELECT count(*) FROM queue_data.grouped) AS grouped,
+       (SELECT count(*) FROM queue_data.group_rate) AS rates;
 SELECT queue_drop('q');
+SELECT (SELECT count(*) FROM queue_data.grouped) AS grouped,
+       (SELECT count(*) FROM queue_data.group_rate) AS rates;
 DROP EXTENSION queue;

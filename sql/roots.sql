@@ -114,8 +114,20 @@ SELECT queue_push('k', '{"page": 7}'::jsonb || :'new',
 SELECT body = '{"page": 7}'::jsonb || :'new' AS new_one FROM queue_claim('k', 600, 60);
 SELECT duplicates FROM job_stats('k');
 
+-- After 28 days no leaf job is left.  Among a hundred registrations of new root
+-- jobs one deletes the old ones.
+SELECT count(job_root('old', s)) FROM unnest('{old, young}'::text[]) AS s;
+UPDATE queue_data.root_job SET registered_at = now() - CASE digest
+        WHEN encode(substr(sha256('old'), 1, 16), 'hex')::uuid
+        THEN interval '673 hours' ELSE interval '671 hours' END
+    WHERE queue_id = (SELECT id FROM queue_data.queue WHERE name = 'old');
+SELECT count(job_root('old', i::text)) FROM generate_series(1, 100) AS i;
+SELECT now() - registered_at > interval '1 hour' AS long_ago, count(*) FROM queue_data.root_job
+    WHERE queue_id = (SELECT id FROM queue_data.queue WHERE name = 'old')
+    GROUP BY 1 ORDER BY 1;
+
 -- Dropping a queue drops its roots.
-SELECT queue_drop(q) FROM unnest('{q, r, f, t, k}'::text[]) q;
+SELECT queue_drop(q) FROM unnest('{q, r, f, t, k, old}'::text[]) q;
 SELECT r.digest FROM queue_data.root_job r
     WHERE queue_id NOT IN (SELECT id FROM queue_data.queue);
 SELECT queue_push('q', '{"n": 1}'::jsonb || :'old') > 0 AS pushed;
