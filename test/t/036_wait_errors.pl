@@ -105,6 +105,31 @@ is(finish(begin(q{BEGIN; CALL queue_wait('q', 0); COMMIT})),
 	't', 'which a probe finds');
 value(q{SELECT queue_pop('q')});
 
+# A pipeline, in which what comes before it has not committed
+value('CREATE TABLE piped ()');
+
+sub pipeline
+{
+	my ($timeout) = @_;
+	my $file = PostgreSQL::Test::Utils::tempdir() . '/pipeline.sql';
+	my ($out, $err) = ('', '');
+
+	append_to_file($file, qq{\\startpipeline
+INSERT INTO piped DEFAULT VALUES;
+CALL queue_wait('q', $timeout);
+\\endpipeline
+});
+	IPC::Run::run(
+		[ 'pgbench', '-n', '-t', '1', '-M', 'extended', '-f', $file, $node->connstr($db) ],
+		'>', \$out, '2>', \$err, IPC::Run::timer(180));
+	return $err;
+}
+
+like(pipeline(200), qr/queue_wait\(\) cannot wait here/, 'pipeline: it cannot wait');
+is(value('SELECT count(*) FROM piped'), '0', 'and all of the pipeline is rolled back');
+unlike(pipeline(0), qr/ERROR/, 'pipeline: it can probe once');
+is(value('SELECT count(*) FROM piped'), '1', 'and the rest is done');
+
 # A procedure, or DO, that is no transaction of its own can
 is(state_of(q{DO $$DECLARE r boolean; BEGIN CALL queue_wait('q', 200, r); END$$}),
 	'none', 'DO waits');
