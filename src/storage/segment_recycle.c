@@ -86,6 +86,7 @@
 #define SURVEY_SHARE	50		/* or this many times what one took, */
 #define PAUSE_MAX		(60 * USECS_PER_SEC)	/* but at most this */
 #define ERROR_PAUSE		(10 * USECS_PER_SEC)	/* after an error */
+#define LOG_PAUSE		USECS_PER_HOUR	/* between two reports of a dump */
 #define PAGES_AT_ONCE	1024	/* between checks for interrupts and waiters */
 #define MOVE_AT_ONCE	1000	/* messages */
 #define NEARLY_EMPTY	64		/* at most 1/64 of its pages is messages */
@@ -356,7 +357,21 @@ is_readable_by(Oid role)
 bool
 segment_has_dump(void)
 {
-	return compat_has_session(MyDatabaseId, "pg_dump", is_readable_by);
+	static TimestampTz logged_at = 0;
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (!compat_has_session(MyDatabaseId, "pg_dump", is_readable_by))
+		return false;
+
+	/* A session that keeps this name for days must not go unnoticed. */
+	if (now >= logged_at + LOG_PAUSE || now < logged_at)
+	{
+		logged_at = now;
+		ereport(LOG,
+				(errmsg("tables of messages are not truncated while pg_dump is connected"),
+				 errhint("They grow meanwhile. pg_stat_activity shows which session has set application_name to pg_dump.")));
+	}
+	return true;
 }
 
 /* Returns a copy of a segment's row in queue_data.segment. */

@@ -109,6 +109,8 @@ my $allowed = worker('truncated');
 counter_passes('switches', worker('switches'));
 is(worker('truncated'), $allowed,
 	'but nothing is truncated while a pg_dump is connected');
+like(slurp_file($node->logfile), qr/LOG:  tables of messages are not truncated while pg_dump is connected/,
+	'which is in the log');
 $named->quit;
 counter_passes('truncated', $allowed, 'and again after that');
 
