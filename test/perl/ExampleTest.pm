@@ -17,7 +17,7 @@ use File::Basename;
 use HandlerTest;
 use IPC::Run;
 use PoolTest;
-use PostgreSQL::Test::Cluster;
+use ClusterTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);

@@ -7,7 +7,7 @@ use warnings;
 
 use Exporter 'import';
 use IPC::Run;
-use PostgreSQL::Test::Cluster;
+use ClusterTest;
 use PostgreSQL::Test::Utils;
 
 our @EXPORT = qw(pgbouncer start_pool stop_pool);

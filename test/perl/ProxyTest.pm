@@ -8,7 +8,7 @@ use warnings;
 
 use Exporter 'import';
 use File::Basename;
-use PostgreSQL::Test::Cluster;
+use ClusterTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 

@@ -8,7 +8,7 @@ use warnings;
 
 use Exporter 'import';
 use IPC::Run ();
-use PostgreSQL::Test::Cluster;
+use ClusterTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);

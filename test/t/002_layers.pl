@@ -269,6 +269,13 @@ SKIP:
 		(map { "exported: $_" } grep { !$wanted{$_} } sort keys %exported));
 }
 
+# --- tests ---
+
+none(
+	'test servers have the limits of ClusterTest',
+	grep { m{^(?!perl/ClusterTest)} && slurp("$source/../test/$_") =~ /^use PostgreSQL::Test::Cluster\b/m }
+	  map { s{.*/test/}{}r } glob "$source/../test/{perl/*.pm,t/*.pl}");
+
 # --- layout ---
 
 none('no file has more than 800 lines',

@@ -6,7 +6,10 @@
 use strict;
 use warnings;
 
-use PostgreSQL::Test::Cluster;
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+use ClusterTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 

@@ -9,7 +9,7 @@ use lib "$FindBin::RealBin/../perl";
 
 use IPC::Run;
 use PoolTest;
-use PostgreSQL::Test::Cluster;
+use ClusterTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 

@@ -14,7 +14,8 @@ use strict;
 use warnings;
 
 use FindBin;
-use PostgreSQL::Test::Cluster;
+use lib "$FindBin::RealBin/../perl";
+use ClusterTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);

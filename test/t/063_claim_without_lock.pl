@@ -14,7 +14,7 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 
 use IPC::Run;
-use PostgreSQL::Test::Cluster;
+use ClusterTest;
 use PostgreSQL::Test::Utils;
 use QueueTest qw(wal_since);
 use Test::More;

@@ -15,7 +15,7 @@ use lib "$FindBin::RealBin/../perl";
 
 use IPC::Run;
 use List::Util qw(max min sum);
-use PostgreSQL::Test::Cluster;
+use ClusterTest;
 use PostgreSQL::Test::Utils;
 use StatusTest;
 use Test::More;

@@ -13,7 +13,7 @@ use lib "$FindBin::RealBin/../perl";
 use HTTP::Tiny;
 use IPC::Run;
 use JSON::PP;
-use PostgreSQL::Test::Cluster;
+use ClusterTest;
 use PostgreSQL::Test::Utils;
 use SegmentTest;
 use Test::More;

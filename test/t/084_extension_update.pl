@@ -18,7 +18,7 @@ use lib "$FindBin::RealBin/../perl";
 
 use InstallTest;
 use IPC::Run;
-use PostgreSQL::Test::Cluster;
+use ClusterTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep);

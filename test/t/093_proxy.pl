@@ -12,7 +12,7 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 
 use PoolTest;
-use PostgreSQL::Test::Cluster;
+use ClusterTest;
 use PostgreSQL::Test::Utils;
 use ProxyTest;
 use Test::More;

@@ -8,10 +8,11 @@ use strict;
 use warnings;
 
 use FindBin;
+use lib "$FindBin::RealBin/../perl";
 use IPC::Run qw(run start timeout);
 use Test::More;
 
-use PostgreSQL::Test::Cluster;
+use ClusterTest;
 use PostgreSQL::Test::Utils;
 
 my $program = "$FindBin::RealBin/../../src/bin/queue_shard_move";

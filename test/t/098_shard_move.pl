@@ -11,11 +11,12 @@ use strict;
 use warnings;
 
 use FindBin;
+use lib "$FindBin::RealBin/../perl";
 use IPC::Run qw(run start finish pump timeout);
 use JSON::PP;
 use Test::More;
 
-use PostgreSQL::Test::Cluster;
+use ClusterTest;
 use PostgreSQL::Test::Utils;
 
 my $top = "$FindBin::RealBin/../..";

@@ -10,9 +10,10 @@ use strict;
 use warnings;
 
 use FindBin;
+use lib "$FindBin::RealBin/../perl";
 use Test::More;
 
-use PostgreSQL::Test::Cluster;
+use ClusterTest;
 use PostgreSQL::Test::Utils;
 
 my $top = "$FindBin::RealBin/../..";

@@ -13,7 +13,7 @@ use lib "$FindBin::RealBin/../perl";
 
 use IPC::Run qw(run start finish pump timeout);
 use JSON::PP;
-use PostgreSQL::Test::Cluster;
+use ClusterTest;
 use PostgreSQL::Test::Utils;
 use ProxyTest;
 use Test::More;

@@ -12,7 +12,7 @@ use lib "$FindBin::RealBin/../perl";
 use IPC::Run;
 use List::Util qw(max sum);
 use PoolTest;
-use PostgreSQL::Test::Cluster;
+use ClusterTest;
 use PostgreSQL::Test::Utils;
 use ProxyTest;
 use Test::More;

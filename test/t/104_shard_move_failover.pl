@@ -10,10 +10,11 @@ use strict;
 use warnings;
 
 use FindBin;
+use lib "$FindBin::RealBin/../perl";
 use IPC::Run qw(run);
 use Test::More;
 
-use PostgreSQL::Test::Cluster;
+use ClusterTest;
 use PostgreSQL::Test::Utils;
 
 my $program = "$FindBin::RealBin/../../src/bin/queue_shard_move";

@@ -13,7 +13,7 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 
 use MemoryTest;
-use PostgreSQL::Test::Cluster;
+use ClusterTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep);

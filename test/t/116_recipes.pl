@@ -20,7 +20,7 @@ use File::Find;
 use File::Path;
 use InstallTest;
 use IPC::Run;
-use PostgreSQL::Test::Cluster;
+use ClusterTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 

@@ -18,7 +18,7 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 
 use IPC::Run;
-use PostgreSQL::Test::Cluster;
+use ClusterTest;
 use PostgreSQL::Test::Utils;
 use QueueTest qw(:DEFAULT $end_claims);
 use Test::More;
