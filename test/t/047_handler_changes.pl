@@ -147,28 +147,32 @@ value(
 becomes(q{SELECT role FROM seen}, 'alice',
 	'bound in a session with other settings');
 
-# While it is at work, with more of the same claim to follow
+# While it is at work, until this lock is released, with more of the same claim to
+# follow
+my $gate = $node->background_psql($db);
+$gate->query_safe('SELECT pg_advisory_lock(47)');
 value(
 	q{SET ROLE mallory; SET search_path = mallory, public;
 	CREATE FUNCTION later(body jsonb) RETURNS boolean LANGUAGE plpgsql
-	AS $$BEGIN PERFORM pg_sleep((body #>> '{}')::float); RETURN true; END$$;
+	AS $$BEGIN PERFORM pg_advisory_xact_lock(47) WHERE body = '1'; RETURN true; END$$;
 	SET ROLE alice;
 	SELECT queue_create('later', '{"_retry_delay": 0}');
 	SELECT job_handler('later', 'mallory.later(jsonb)');
 	SELECT queue_pause('later');
 	SELECT queue_push_batch('later', array_fill('0'::jsonb, ARRAY[63]));
-	SELECT queue_push_batch('later', array_fill('0.6'::jsonb, ARRAY[1]));
+	SELECT queue_push_batch('later', '{1}'::jsonb[]);
 	SELECT queue_push_batch('later', array_fill('0'::jsonb, ARRAY[5]));
 	RESET ROLE; TRUNCATE seen; SET ROLE alice;
 	SELECT queue_resume('later')});
 $node->poll_query_until($db,
 	q{SELECT EXISTS (SELECT FROM pg_stat_activity
-	WHERE backend_type = 'queue runner' AND wait_event = 'PgSleep')});
+	WHERE backend_type = 'queue runner' AND wait_event = 'advisory')});
 value(
 	q{SET ROLE mallory; SET search_path = mallory, public;
 	CREATE OR REPLACE FUNCTION later(body jsonb) RETURNS boolean
 	LANGUAGE sql AS $$INSERT INTO public.seen VALUES ('later', current_user, '', '');
 	SELECT true$$});
+$gate->quit;
 becomes('SELECT state FROM (' . sprintf($state, 'later') . ') s',
 	'stopped', 'altered while it is at work: the next job is not run');
 is(value(q{SELECT count(*) FROM seen}), '0', 'not once');
