@@ -235,11 +235,13 @@ foreach my $end ('release', 'rollback', 'retry')
 
 {
 	my $q = new_queue();
-	push_to($q, "d$_", 'g', delay => 1, priority => $_ % 3) foreach 1 .. 6;
+	push_to($q, 'late', 'g', delay => 600);
 	push_to($q, "o$_", "h") foreach 1 .. 3;
-	$two->query_safe(
-		"SELECT FROM queue_claim('$q', 1, 0, 3)");
+	my $claim = $two->query_safe(
+		"SELECT DISTINCT claim_id FROM queue_claim('$q', 600, 0, 3)");
 	is($two->query_safe(claim($q)), '', 'nothing but delayed and claimed ones');
+	push_to($q, "d$_", 'g', delay => 1, priority => $_ % 3) foreach 1 .. 6;
+	$two->query_safe("SELECT claim_renew('$q', '$claim', 1)");
 	sleep 1.1;
 	my @got = split / /, $two->query_safe(claim($q));
 	is("@{[grep { /d/ } @got]}, @{[grep { /o/ } @got]}",
@@ -686,7 +688,8 @@ foreach my $name (sort keys %scripts)
 	push @files, '-f', "$dir/$name.sql\@$scripts{$name}[0]";
 }
 
-# "crash": a session is killed at the end, so that all others end too.
+# "crash": a session is killed at the end, so that all others end too, however long
+# they would go on.
 sub load
 {
 	my ($what, $crash) = @_;
@@ -697,12 +700,14 @@ sub load
 		$pgbench = IPC::Run::start(
 			[
 				'pgbench', '-h', $node->host, '-p', $node->port, '-n', '-c', 12,
-				'-j', 2, '-T', $seconds / 2, @files, 'postgres'
+				'-j', 2, '-T', $crash ? 1800 : $seconds / 2, @files, 'postgres'
 			],
 			'>', \$out, '2>', \$err);
 	}
 	my $until = time + $seconds / ($crash ? 3 : 2);
+	my $is_connected = q{FROM pg_stat_activity WHERE application_name = 'pgbench'};
 
+	$node->poll_query_until('postgres', "SELECT count(*) > 0 $is_connected") if $crash;
 	while (time < $until)
 	{
 		my ($q, $groups) = rand() < 0.5 ? ('few', 6) : ('many', 300);
@@ -712,7 +717,7 @@ sub load
 		sleep 0.05;
 	}
 	kill 'KILL', $node->safe_psql('postgres',
-		q{SELECT pid FROM pg_stat_activity WHERE application_name = 'pgbench' LIMIT 1})
+		"SELECT pid $is_connected LIMIT 1")
 	  if $crash;
 	$pgbench->finish;
 	if ($crash)
@@ -726,8 +731,7 @@ sub load
 		unlike($err, qr/error|aborted/i, "$what: no unexpected error");
 		note "$what: $1 transactions" if $out =~ /actually processed: (\d+)/;
 	}
-	$node->poll_query_until('postgres',
-		q{SELECT count(*) = 0 FROM pg_stat_activity WHERE application_name = 'pgbench'})
+	$node->poll_query_until('postgres', "SELECT count(*) = 0 $is_connected")
 	  or die 'sessions do not end';
 	$node->safe_psql('postgres', "ROLLBACK PREPARED '$_'")
 	  foreach split /\n/,
@@ -763,7 +767,13 @@ sub quiet
 	return;
 }
 
-load('without the worker', 0);
+# until there were claims enough, on a slow machine
+my $rounds = 0;
+do
+{
+	load('without the worker', 0);
+} until ($node->safe_psql('postgres', q{SELECT last_value > 100 FROM lanes.tokens}) eq 't'
+	  || ++$rounds == 20);
 quiet('without the worker');
 
 $node->append_conf('postgresql.conf', 'restart_after_crash = on');

@@ -81,7 +81,7 @@ sub reads
 	return $session->query_safe("$count; COMMIT") - $before;
 }
 
-# New sessions: each lives for three minutes at most.
+# New sessions, which know nothing of the queues
 sub reconnect
 {
 	$_->quit foreach $one, $two;
@@ -272,7 +272,7 @@ foreach my $drop (
 	[ 'the database', 'postgres', 'DROP DATABASE other' ])
 {
 	my ($what, $database, $sql) = @$drop;
-	my $until = time + 30;
+	my $until = time + 180;
 
 	$node->safe_psql(
 		'other', qq{

@@ -27,44 +27,42 @@ $node->start;
 $node->safe_psql('postgres', 'CREATE DATABASE other');
 $node->safe_psql('other', q{CREATE EXTENSION queue; SELECT queue_create('big');
 	SELECT count(queue_push_batch('big', array_fill('{"body": "a message of some length"}'::jsonb, '{1000}')))
-	FROM generate_series(1, 400)});
+	FROM generate_series(1, 100)});
 
 my $stopped;
 END { kill 'CONT', $stopped if $stopped }
 
-# Restarts the server, and stops the process while it counts.  The session that
-# looks for it is there before it, since counting takes a fraction of a second.
+# Restarts the server, and stops the process while it counts and waits for a lock, so
+# that it holds nothing that others wait for.  It waits for a moment only, again and
+# again.
 sub stop_counter
 {
-	my $counter = q{FROM pg_stat_activity WHERE backend_type = 'queue counter' AND backend_xmin IS NOT NULL};
+	my $waits = q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'queue counter'
+		AND backend_xmin IS NOT NULL AND wait_event = 'relation'};
+	my $until = time + 180;
 
-	for (1 .. 20)
+	$node->safe_psql('postgres', 'ALTER SYSTEM SET queue.database_workers = 0');
+	$node->restart;
+	my $locker = $node->background_psql('other');
+	$locker->query_safe('BEGIN; LOCK TABLE queue_data.prepared_count IN SHARE MODE');
+	$node->safe_psql('postgres', $_)
+	  foreach 'ALTER SYSTEM RESET queue.database_workers', 'SELECT pg_reload_conf()';
+	my $session = $node->background_psql('postgres');
+	while (!$stopped && time < $until)
 	{
-		$node->safe_psql('postgres', 'ALTER SYSTEM SET queue.database_workers = 0');
-		$node->restart;
-		my $session = $node->background_psql('postgres');
-		$session->query_safe($_)
-		  foreach 'ALTER SYSTEM RESET queue.database_workers', 'SELECT pg_reload_conf()';
-		for (my $until = time + 10; time < $until && !$stopped;)
-		{
-			$stopped = $session->query_safe("SELECT pid $counter");
-			kill 'STOP', $stopped if $stopped;
-		}
-		$session->quit;
-		my ($still, $hangs);
-		$node->psql(
-			'postgres', "SELECT count(*) $counter",
-			stdout => \$still,
-			timeout => 20,
-			timed_out => \$hangs);
-		return 1 if $stopped && !$hangs && $still;
+		my ($still, $hangs) = ('');
 
-		# It has ended its transaction before it was stopped, or it was stopped
-		# where others wait for it.
-		kill 'CONT', $stopped if $stopped;
+		$stopped = $session->query_safe($waits) or sleep(0.02), next;
+		kill 'STOP', $stopped;
+		$node->psql('postgres', $waits, stdout => \$still, timeout => 60, timed_out => \$hangs);
+		next if !$hangs && $still eq $stopped;
+
+		# It was stopped a moment too late.
+		kill 'CONT', $stopped;
 		$stopped = undef;
 	}
-	return 0;
+	$_->quit foreach $session, $locker;
+	return $stopped;
 }
 
 sub continue_counter
@@ -108,14 +106,14 @@ for (my $until = time + 180; $counted ne 't' && time < $until; sleep 0.2)
 		SELECT n = :n FROM ($scans) AS s; COMMIT");
 }
 is($counted, 't', 'the messages are counted');
-is($node->safe_psql('other', q{SELECT ready FROM queue_data.queue_status}), '400000', 'all of them');
+is($node->safe_psql('other', q{SELECT ready FROM queue_data.queue_status}), '100000', 'all of them');
 
 # The worker learns from the process when claims end.
 foreach my $round (1 .. 3)
 {
 	$node->safe_psql('other', q{SELECT count(*) FROM queue_claim('big', 3, 60, 5)});
 	$node->restart;
-	ok($node->poll_query_until('other', q{SELECT claimed = 0 AND ready = 400000 FROM queue_data.queue_status}),
+	ok($node->poll_query_until('other', q{SELECT claimed = 0 AND ready = 100000 FROM queue_data.queue_status}),
 		"round $round: claims that have ended are counted");
 }
 
