@@ -26,20 +26,20 @@ queue.min_claim_ttl = 1
 queue.min_claim_grace = 0
 });
 
-# Each writes down what is wrong, and how often it had the right one.
+# Each writes down what is wrong, and how often it has claimed.
 $node->safe_psql(
 	'postgres', q{
 CREATE TABLE wrong (what text, n int, first bigint, got bigint);
 CREATE TABLE counts (what text, n int);
+CREATE TABLE stop ();
 
-CREATE PROCEDURE fresh(seconds float) LANGUAGE plpgsql AS $$
+CREATE PROCEDURE fresh(times int) LANGUAGE plpgsql AS $$
 DECLARE
-	until timestamptz := clock_timestamp() + seconds * interval '1 s';
 	first bigint;
 	got bigint;
 	n int := 0;
 BEGIN
-	WHILE clock_timestamp() < until LOOP
+	WHILE n < times LOOP
 		first := queue_push('fresh', '1');
 		COMMIT;
 		PERFORM queue_push('fresh', '2');
@@ -78,12 +78,11 @@ BEGIN
 	INSERT INTO counts VALUES (q, n);
 END $$;
 
-CREATE FUNCTION probes(seconds float) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE FUNCTION probes() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
-	until timestamptz := clock_timestamp() + seconds * interval '1 s';
 	n bigint := 0;
 BEGIN
-	WHILE clock_timestamp() < until LOOP
+	WHILE NOT EXISTS (SELECT FROM stop) LOOP
 		PERFORM queue_ready();
 		n := n + 1;
 	END LOOP;
@@ -95,31 +94,40 @@ my @probers;
 
 sub begin_probing
 {
-	my ($seconds) = @_;
+	foreach (1 .. 3)
+	{
+		my %prober;
 
-	push @probers,
-	  IPC::Run::start(
-		[
-			'psql', '-XqAt', '-d', $node->connstr('postgres'),
-			'-c', "SELECT probes($seconds)"
-		],
-		'<', '/dev/null', '>', '/dev/null') foreach 1 .. 3;
+		$prober{run} = IPC::Run::start(
+			[
+				'psql', '-XqAt', '-d', $node->connstr('postgres'),
+				'-c', 'SELECT probes()'
+			],
+			'<', '/dev/null', '>', \$prober{times});
+		push @probers, \%prober;
+	}
+	becomes(q{SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT probes()'},
+		3, 'three sessions probe');
 	return;
 }
 
 sub end_probing
 {
+	$node->safe_psql('postgres', 'INSERT INTO stop DEFAULT VALUES');
 	foreach my $prober (@probers)
 	{
-		ok($prober->finish, 'a session probed without an error');
+		ok($prober->{run}->finish, 'a session probed without an error');
+		cmp_ok($prober->{times}, '>', 1, 'again and again');
 	}
 	@probers = ();
+	$node->safe_psql('postgres', 'TRUNCATE stop');
 	return;
 }
 
+# So many claims got the first message.
 sub is_in_order
 {
-	my ($what) = @_;
+	my ($what, $times) = @_;
 
 	is( $node->safe_psql(
 			'postgres',
@@ -127,17 +135,17 @@ sub is_in_order
 		),
 		'',
 		"$what: each claim got the first one");
-	note "$what: ", $node->safe_psql('postgres',
-		"SELECT sum(n) FROM counts WHERE what LIKE '$what%'"), ' claims';
+	is($node->safe_psql('postgres', "SELECT sum(n) FROM counts WHERE what LIKE '$what%'"),
+		$times, "$what: so many claims");
 	return;
 }
 
 # What was pushed just now
 
-begin_probing(5);
-$node->safe_psql('postgres', 'CALL fresh(4)');
+begin_probing();
+$node->safe_psql('postgres', 'CALL fresh(1000)');
 end_probing();
-is_in_order('fresh');
+is_in_order('fresh', 1000);
 
 # Delays: many queues, each with a message that is due in the same second
 
@@ -149,10 +157,10 @@ my $claims = $node->safe_psql(
 	FROM generate_series(1, $delayed) i});
 $claims =~ s/\|.*//mg;
 sleep 1.1;
-begin_probing(4);
+begin_probing();
 $node->safe_psql('postgres', $claims);
 end_probing();
-is_in_order('delay');
+is_in_order('delay', $delayed * 100);
 is( $node->safe_psql(
 		'postgres',
 		"SELECT count(*), min(n) FROM counts WHERE what LIKE 'delay%'"),
@@ -183,9 +191,9 @@ $node->safe_psql(
 		"SELECT pg_sleep(0.005);
 		SELECT claim_renew('claims', claim_id, 1, 0) FROM claims WHERE i = $_;"
 	} 1 .. 50);
-begin_probing(3);
+begin_probing();
 $node->safe_psql('postgres', "CALL due('claims', $id, '$due', 4000)");
 end_probing();
-is_in_order('claims');
+is_in_order('claims', 4000);
 
 done_testing();

@@ -195,19 +195,31 @@ is(run_as('mallory', 'PERFORM claim_renew(m.queue, m.claim_id, 100);'),
 
 # --- what is left behind ---
 
+# The process has a number, and the next job has the same process.
 value('TRUNCATE seen');
-run_as('mallory',
-	q{SET work_mem = '77MB'; SET search_path = mallory;
-	PERFORM set_config('mallory.was', 'here', false);
-	SET lock_timeout = '7s'; SET default_transaction_read_only = on;
-	SET synchronous_commit = off;
-	CREATE TEMP TABLE secret AS SELECT 'of mallory'::text AS key;
-	CREATE FUNCTION pg_temp.now() RETURNS int LANGUAGE sql AS 'SELECT 1';
-	EXECUTE 'PREPARE p AS SELECT 1'; EXECUTE 'LISTEN mallory';
-	PERFORM pg_advisory_lock(4711);
-	CREATE SEQUENCE IF NOT EXISTS s; PERFORM nextval('s');
-	EXECUTE 'DECLARE c CURSOR WITH HOLD FOR SELECT 1';});
-my $look = q{INSERT INTO seen SELECT m.queue, current_user, x, v FROM (VALUES
+is( run_as('mallory',
+		q{INSERT INTO seen VALUES ('left', current_user, pg_backend_pid()::text, '');
+		SET work_mem = '77MB'; SET search_path = mallory;
+		PERFORM set_config('mallory.was', 'here', false);
+		SET lock_timeout = '7s'; SET default_transaction_read_only = on;
+		SET synchronous_commit = off;
+		CREATE TEMP TABLE secret AS SELECT 'of mallory'::text AS key;
+		CREATE FUNCTION pg_temp.now() RETURNS int LANGUAGE sql AS 'SELECT 1';
+		EXECUTE 'PREPARE p AS SELECT 1';
+		PERFORM pg_advisory_lock(4711), pg_advisory_lock_shared(4711, 1);
+		CREATE SEQUENCE s CACHE 10; PERFORM nextval('s');
+		EXECUTE 'DECLARE c CURSOR WITH HOLD FOR SELECT 1';}),
+	'done', 'a job leaves all that it can');
+my $process = value(q{SELECT who FROM seen WHERE q = 'left'});
+like(run_as('mallory', q{EXECUTE 'LISTEN mallory';}),
+	qr/LISTEN/, 'refused: LISTEN');
+my $look = q{BEGIN
+		INSERT INTO seen VALUES ('', current_user, 'sequence', lastval()::text);
+	EXCEPTION WHEN object_not_in_prerequisite_state THEN
+		INSERT INTO seen VALUES ('', current_user, 'sequence', 'none');
+	END;
+	INSERT INTO seen SELECT m.queue, current_user, x, v FROM (VALUES
+	('process', pg_backend_pid()::text),
 	('work_mem', current_setting('work_mem')),
 	('search_path', current_setting('search_path')),
 	('custom', coalesce(current_setting('mallory.was', true), '')),
@@ -224,13 +236,13 @@ my $look = q{INSERT INTO seen SELECT m.queue, current_user, x, v FROM (VALUES
 		WHERE pid = pg_backend_pid() AND locktype = 'advisory'))) AS l (x, v);};
 is(run_as('mallory', $look), 'done', 'the next job of the role reads them');
 my $wanted =
-  'cursors 0, custom , listening 0, lock_timeout 0, locks 0, prepared 0, read_only off, search_path %s, public, synchronous_commit on, temp 0, work_mem 4MB';
+  "cursors 0, custom , listening 0, lock_timeout 0, locks 0, prepared 0, process $process, read_only off, search_path %s, public, sequence none, synchronous_commit on, temp 0, work_mem 4MB";
 my $got = q{SELECT string_agg(who || ' ' || what, ', ' ORDER BY who)
-	FROM seen WHERE role = '%s'};
+	FROM seen WHERE role = '%s' AND q <> 'left'};
 is(value(sprintf($got, 'mallory')), sprintf($wanted, 'mallory'),
 	'it finds nothing');
 is(run_as('alice', $look), 'done', 'the next job of another role reads them');
-is(value(sprintf($got, 'alice')), sprintf($wanted, 'alice'),
+is(value(sprintf($got, 'alice') . q{ AND who <> 'process'}), sprintf($wanted =~ s{ process \d+,}{}r, 'alice'),
 	'nor does that');
 value('TRUNCATE seen');
 is( run_as(

@@ -30,7 +30,10 @@ my @pools = map { connect_to($_, start_pool($_, postgres => $pool_size)) } @serv
 my $connections = join ', ', map { "'$_'" } @pools;
 $one->safe_psql('router', "SELECT queue_proxy.set_servers(ARRAY[$connections])");
 
-# Each transaction pushes to a queue, then takes one message of any queue.
+# Each transaction pushes to a queue, then takes one message of any queue, and writes
+# down which, and whether it was there to be deleted.
+$one->safe_psql('router', q{CREATE TABLE taken (q text, id bigint, deleted boolean);
+	GRANT INSERT ON taken TO app});
 my $script = PostgreSQL::Test::Utils::tempdir() . '/script.sql';
 append_to_file($script, q{
 \set n random(1, 20)
@@ -38,7 +41,7 @@ SELECT queue_push('q' || :n, '1');
 \set id 0
 SELECT id, queue AS q, claim_id AS claim FROM queue_claim_any(ARRAY['q' || :n], 300, 60, 1) \aset
 \if :id > 0
-SELECT message_delete(:q, :id, :claim);
+INSERT INTO taken SELECT :q, :id, message_delete(:q, :id, :claim);
 \endif
 });
 my $out = '';
@@ -68,9 +71,11 @@ sub of_all
 }
 is(of_all('SELECT sum(pushed) FROM queue_data.queue_status'),
 	$sessions * $transactions, 'each message arrives once');
-is( of_all('SELECT sum(completed) FROM queue_data.queue_status')
-	  + of_all('SELECT count(*) FROM queue_data.message'),
-	$sessions * $transactions, 'and is worked off once');
+my $taken = $one->safe_psql('router', 'SELECT count(*) FROM taken');
+is($one->safe_psql('router', 'SELECT count(DISTINCT (q, id)) FROM taken WHERE deleted'),
+	$taken, 'and is taken once');
+is($taken + of_all('SELECT count(*) FROM queue_data.message'),
+	$sessions * $transactions, 'or is left');
 stop_pool();
 $_->stop foreach @servers;
 done_testing();
