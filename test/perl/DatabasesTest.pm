@@ -13,7 +13,7 @@ use Test::More;
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw($node
-  start_server stop_server sql runs_quickly becomes_true workers_are settle
+  start_server stop_server sql runs becomes_true workers_are settle
   works);
 
 our $node;
@@ -55,9 +55,9 @@ sub sql
 	return $node->safe_psql($db, $sql);
 }
 
-# Runs a command and checks that it works.  Most take less than a second; the
-# limit is for busy machines.
-sub runs_quickly
+# Runs a command and checks that it works.  Most take less than a second; for one that
+# needs the database for itself the server waits five, and then raises an error.
+sub runs
 {
 	my ($sql, $what) = @_;
 	my $start = time;
@@ -65,17 +65,15 @@ sub runs_quickly
 	my $took = time - $start;
 
 	is($stderr, '', "$what: no error");
-	cmp_ok($took, '<', 60, "$what: quickly");
 	note sprintf '%s: %.2f s', $what, $took;
 	return;
 }
 
-# Waits for this query to return true, which takes so many seconds at most on an
-# idle machine.
+# Waits for this query to return true.
 sub becomes_true
 {
-	my ($seconds, $query, $what, $server, $db) = @_;
-	my $until = time + 15 * $seconds;
+	my ($query, $what, $server, $db) = @_;
+	my $until = time + 180;
 	my $got = '';
 
 	while (time < $until)
@@ -119,7 +117,7 @@ sub works
 	my $before = $on->safe_psql($db, $count);
 	$on->safe_psql($db,
 		q{SELECT FROM queue_push('works', '1'); SELECT FROM queue_claim('works', 1, 0)});
-	return becomes_true(10, "SELECT ($count) > $before",
+	return becomes_true("SELECT ($count) > $before",
 		"$what: the worker works", $on, $db);
 }
 

@@ -25,7 +25,6 @@ use Time::HiRes qw(sleep time);
 our @EXPORT = qw(test_worker);
 
 my $claim = 3;    # seconds
-my $ended = 4;    # seconds from a signal until claims are free; 0.1 when idle
 
 our @command;    # of the worker that is started
 my ($dir, @patient, @workers);
@@ -306,7 +305,6 @@ sub test_stop
 		my ($status, $took) = end_claim($worker, 'TERM');
 		is(value($stats), '3 0', "$name: messages are free again ($how)");
 		is($status, 0, "$name: it ends well ($how)");
-		cmp_ok($took, '<', $ended, "$name: in time ($how)");
 		note sprintf '%s (%s): %.2f s', $name, $how, $took;
 		unlike($worker->{output}, qr/\S/, "$name: without a complaint ($how)");
 		are(0, $working, "$name: its statement does not go on ($how)");
@@ -368,9 +366,7 @@ sub end_in_late_step
 		sleep 0.01;
 	}
 	set_slow(0);
-	my $start = time;
 	is(end_worker($worker), 0, "$what: it ends well");
-	cmp_ok(time - $start, '<', $ended, "$what: in time");
 	unlike($worker->{output}, qr/\S/, "$what: without a complaint");
 	are(0, 'true', "$what: its sessions have ended");
 	return;

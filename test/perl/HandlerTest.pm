@@ -14,7 +14,7 @@ use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw($node $db $dead $at_work $state
   start_server value state_of becomes is_done
-  create_app picky create_two_roles run_as);
+  create_app picky create_two_roles run_as hold_waiting $waits);
 
 # Starts a server with these settings.
 sub start_server
@@ -81,6 +81,7 @@ sub create_app
 			WHEN 'false' THEN RETURN false;
 			WHEN 'null' THEN RETURN NULL;
 			WHEN 'sleep' THEN PERFORM pg_sleep((body ->> 'for')::float);
+			WHEN 'wait' THEN PERFORM pg_advisory_xact_lock_shared(1);
 			WHEN 'stubborn' THEN
 				LOOP
 					BEGIN
@@ -125,6 +126,18 @@ sub picky
 		  . ($options ? ", $options" : '') . ')');
 	return;
 }
+
+# Jobs with "wait" wait until the session that this returns has ended.
+sub hold_waiting
+{
+	my $gate = $node->background_psql($db);
+
+	$gate->query_safe('SELECT pg_advisory_lock(1)');
+	return $gate;
+}
+
+our $waits = q{SELECT count(*) FROM pg_stat_activity
+	WHERE backend_type = 'queue runner' AND wait_event = 'advisory'};
 
 # Two roles that know nothing of each other
 sub create_two_roles

@@ -12,16 +12,12 @@ use QueueTest qw($node $db);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-our @EXPORT = qw($node $db $one $listener $bound
+our @EXPORT = qw($node $db $one $listener
   start_server connect_sessions stop_server value listen_to times_heard
-  wait_to_hear forget_heard workers worker_pid wait_until_idle ready
+  wait_to_hear forget_heard workers worker_pid wait_until_idle rests stop_sleeping ready
   becomes_ready);
 
 our ($one, $listener);
-
-# Seconds after which what is due must be done; alone on a machine it takes a
-# few milliseconds.
-our $bound = 1;
 
 my @heard;    # payloads, in the order in which they came
 
@@ -147,6 +143,39 @@ sub wait_until_idle
 		$db, q{
 		SELECT state = 'idle' AND coalesce(next_run > now() + interval '10 s', true)
 		FROM queue_data.queue_workers WHERE database = current_database()});
+}
+
+# The worker comes to rest: for three seconds it makes no round.
+sub rests
+{
+	my ($what) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my ($before, $after) = (-1, workers('rounds'));
+
+	for (my $tries = 0; $before != $after && $tries < 60; $tries++)
+	{
+		$before = $after;
+		sleep 3;
+		$after = workers('rounds');
+	}
+	return is($after, $before, $what);
+}
+
+# Stops the worker while it sleeps, when it holds no lock; returns its process.
+sub stop_sleeping
+{
+	my $sleeps = q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'queue worker'
+		AND datname = current_database() AND wait_event_type = 'Extension'};
+	my $until = time + 180;
+
+	while (time < $until)
+	{
+		my $pid = value($sleeps) || next;
+		kill 'STOP', $pid;
+		return $pid if value($sleeps) eq $pid;
+		kill 'CONT', $pid;
+	}
+	die 'the worker does not sleep';
 }
 
 # Which queues queue_ready() names, of those with this prefix

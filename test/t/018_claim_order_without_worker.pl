@@ -38,15 +38,18 @@ sub comes_back
 	$node->safe_psql('postgres', "$sql; SELECT queue_push('$q', '\"rest\"') FROM generate_series(1, 20)");
 	$node->safe_psql('postgres',
 		"SELECT FROM queue_claim('$q', 1, 0, 1) c, message_delete('$q', c.id, c.claim_id)");
+	is($node->safe_psql('postgres', claim($q, 600)), "m$_", "$q: claim of m$_")
+	  foreach 1 .. $n;
 	foreach my $i (1 .. $n)
 	{
 		sleep 0.15;
-		is($node->safe_psql('postgres', claim($q, 3)), "m$i", "$q: claim of m$i");
+		$node->safe_psql('postgres',
+			"SELECT claim_renew('$q', claim_id, 1) FROM queue_messages('$q', include_claimed => true) WHERE body = '\"m$i\"'");
 	}
-	sleep 3.2;
-	is($node->safe_psql('postgres', claim($q, 60)), "m$_", "$q: m$_ is first again")
+	sleep 1.1;
+	is($node->safe_psql('postgres', claim($q, 600)), "m$_", "$q: m$_ is first again")
 	  foreach 1 .. $n;
-	is($node->safe_psql('postgres', claim($q, 60)),
+	is($node->safe_psql('postgres', claim($q, 600)),
 		$n < $#priorities ? 'm' . ($n + 1) : 'rest', "$q: then the next one");
 	return;
 }

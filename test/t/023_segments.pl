@@ -218,7 +218,7 @@ becomes_true("SELECT ($in_use) = 0", 'no closed segment holds anything');
 
 my $rounds = -1;
 my $silent = 0;
-foreach (1 .. 60)
+foreach (1 .. 360)
 {
 	my $now = worker('rounds');
 	$silent = $now == $rounds ? $silent + 1 : 0;

@@ -29,12 +29,12 @@ my @three = ('d1', 'd2', 'd3');
 sql('postgres', 'CREATE EXTENSION queue');    # makes the roles
 sql('postgres', 'DROP EXTENSION queue');
 sql('postgres', "CREATE DATABASE $_") foreach @three;
-becomes_true(5, workers_are(), 'DROP EXTENSION sends an idle worker away');
+becomes_true(workers_are(), 'DROP EXTENSION sends an idle worker away');
 if (sql('postgres', workers_are()) ne 't')
 {
 	# for all that follows
 	$node->restart;
-	becomes_true(5, workers_are(), 'no worker after a restart');
+	becomes_true(workers_are(), 'no worker after a restart');
 }
 is(sql('postgres', workers_are()), 't',
 	'no worker where there is no extension');
@@ -49,7 +49,7 @@ foreach my $session (@sessions)
 	$session->query_safe('COMMIT');
 }
 my $start = time;
-becomes_true(2, workers_are(@three),
+becomes_true(workers_are(@three),
 	'CREATE EXTENSION in three databases brings three workers');
 note sprintf 'three workers: after %.2f s', time - $start;
 $_->quit foreach @sessions;
@@ -61,12 +61,12 @@ is(sql('postgres', workers_are(@three)), 't', 'none when that is rolled back');
 
 sql('d1', q{SELECT FROM queue_push('q', '"old"', delay => 1); SELECT FROM queue_push('q', '"old"')});
 sql('d1', q{SELECT FROM queue_claim('q', 1, 0)});
-$start = time;
-sql('d1', 'DROP EXTENSION queue');
-cmp_ok(time - $start, '<', 5, 'DROP EXTENSION is quick');
-becomes_true(5, workers_are('d2', 'd3'), 'and the worker leaves');
+runs('\c d1
+	SET lock_timeout = 60000;
+	DROP EXTENSION queue', 'DROP EXTENSION');
+becomes_true(workers_are('d2', 'd3'), 'and the worker leaves');
 sql('d1', 'CREATE EXTENSION queue');
-becomes_true(2, workers_are(@three), 'it comes back with the extension');
+becomes_true(workers_are(@three), 'it comes back with the extension');
 is(sql('d1', q{SELECT count(*) FROM queue_list()}), '0', 'which is empty');
 is(sql('d1', q{SELECT count(*) FROM queue_ready()}), '0', 'nothing is ready');
 works('d1', 'extension created again');
@@ -74,15 +74,15 @@ sql('d1', q{DROP EXTENSION queue; CREATE EXTENSION queue; SELECT FROM queue_push
 is(sql('d1', q{SELECT string_agg(body::text, ' ') FROM queue_claim('q', 60, 0)}),
 	'"new"', 'dropped and created at once: only what is new is there');
 is(sql('d1', q{SELECT count(*) FROM queue_ready()}), '0', 'and claimed');
-becomes_true(3, workers_are(@three), 'dropped and created at once: a worker');
+becomes_true(workers_are(@three), 'dropped and created at once: a worker');
 works('d1', 'dropped and created at once');
 
 # while the worker is at work
 sql('d1', q{SELECT count(queue_push('q' || i % 50, '1')) FROM generate_series(1, 3000) AS i;
 	SELECT FROM generate_series(1, 50) AS i, queue_claim('q' || i % 50, 1, 0)});
 sleep 0.9;
-runs_quickly('\c d1
-	SET lock_timeout = 5000;
+runs('\c d1
+	SET lock_timeout = 60000;
 	DROP EXTENSION queue', 'DROP EXTENSION with work to do');
 sql('d1', 'CREATE EXTENSION queue');
 works('d1', 'after that');
@@ -99,19 +99,19 @@ foreach my $db (@three)
 	$listener->quit;
 	settle($db);
 }
-becomes_true(2, workers_are(@three), 'three workers');
-runs_quickly('DROP DATABASE d3', 'DROP DATABASE');
-runs_quickly('ALTER DATABASE d2 RENAME TO d4', 'ALTER DATABASE RENAME');
-runs_quickly("CREATE TABLESPACE space LOCATION '$dir/space'", 'tablespace');
-runs_quickly('ALTER DATABASE d1 SET TABLESPACE space', 'SET TABLESPACE');
-runs_quickly('CREATE DATABASE d5 TEMPLATE d1', 'CREATE DATABASE ... TEMPLATE');
+becomes_true(workers_are(@three), 'three workers');
+runs('DROP DATABASE d3', 'DROP DATABASE');
+runs('ALTER DATABASE d2 RENAME TO d4', 'ALTER DATABASE RENAME');
+runs("CREATE TABLESPACE space LOCATION '$dir/space'", 'tablespace');
+runs('ALTER DATABASE d1 SET TABLESPACE space', 'SET TABLESPACE');
+runs('CREATE DATABASE d5 TEMPLATE d1', 'CREATE DATABASE ... TEMPLATE');
 is(sql('d5', q{SELECT total FROM queue_stats('q')}), '2', 'a copy has all');
 sql('d5', q{SELECT FROM queue_push('q', '3')});
-becomes_true(15, workers_are('d1', 'd4', 'd5'),
+becomes_true(workers_are('d1', 'd4', 'd5'),
 	'the copy gets a worker, and the others their own again');
 works($_, $_) foreach ('d1', 'd4', 'd5');
-runs_quickly('ALTER DATABASE d5 SET TABLESPACE space', 'once more');
-runs_quickly('DROP DATABASE d5 WITH (FORCE)', 'DROP DATABASE WITH (FORCE)');
+runs('ALTER DATABASE d5 SET TABLESPACE space', 'once more');
+runs('DROP DATABASE d5 WITH (FORCE)', 'DROP DATABASE WITH (FORCE)');
 is( sql('d1',
 		q{SELECT count(*) FROM queue_data.queue_workers WHERE database = 'd5'}),
 	'0',
@@ -119,7 +119,7 @@ is( sql('d1',
 
 # a role without the privilege does not make the worker exit
 sql('postgres', 'CREATE ROLE stranger LOGIN');
-becomes_true(12, workers_are('d1', 'd4'), 'the workers of the others');
+becomes_true(workers_are('d1', 'd4'), 'the workers of the others');
 my $pid = sql('postgres',
 	q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'queue worker' AND datname = 'd4'});
 foreach my $command (
@@ -166,7 +166,7 @@ for (;; $delay *= 4)
 			"$dir/d1.dump"
 		],
 		'pg_restore');
-	becomes_true(2, workers_are('d1', 'd4', 'd7'), 'a worker runs there');
+	becomes_true(workers_are('d1', 'd4', 'd7'), 'a worker runs there');
 	$ready = sql('d7', q{SELECT string_agg(r, ' ') FROM queue_ready() AS r});
 	$listener = $node->background_psql('d7');
 	my $channel = $listener->query_safe(q{SELECT queue_channel('delayed')});
@@ -185,15 +185,14 @@ while (!$heard && time < $until)
 }
 ok($heard, 'restored: listeners are notified when a delayed message is due');
 $listener->quit;
-becomes_true(8,
-	q{SELECT string_agg(r, ' ' ORDER BY r) = 'claimed delayed free' FROM queue_ready() AS r},
+becomes_true(q{SELECT string_agg(r, ' ' ORDER BY r) = 'claimed delayed free' FROM queue_ready() AS r},
 	'restored: what became due is ready', $node, 'd7');
 works('d7', 'restored');
 
 # into a database whose extension and worker are there before
 sql('postgres', 'CREATE DATABASE d8');
 sql('d8', 'CREATE EXTENSION queue');
-becomes_true(2, workers_are('d1', 'd4', 'd7', 'd8'), 'one more worker');
+becomes_true(workers_are('d1', 'd4', 'd7', 'd8'), 'one more worker');
 settle('d8');
 $node->command_ok(
 	[
@@ -202,26 +201,26 @@ $node->command_ok(
 	'pg_restore of the data, with a worker running');
 is(sql('d8', q{SELECT string_agg(r, ' ' ORDER BY r) FROM queue_ready() AS r}),
 	'claimed delayed free', 'restored: all is ready');
-runs_quickly("DROP DATABASE $_", "DROP DATABASE $_") foreach ('d7', 'd8');
+runs("DROP DATABASE $_", "DROP DATABASE $_") foreach ('d7', 'd8');
 
-runs_quickly('ALTER DATABASE d1 SET TABLESPACE pg_default', 'and back');
-runs_quickly('DROP TABLESPACE space', 'nothing is left in the tablespace');
+runs('ALTER DATABASE d1 SET TABLESPACE pg_default', 'and back');
+runs('DROP TABLESPACE space', 'nothing is left in the tablespace');
 
 # --- templates ---
 
 sql('template1', q{CREATE EXTENSION queue; SELECT FROM queue_push('q', '1')});
 sql('postgres', 'ALTER DATABASE d4 IS_TEMPLATE true');
 $node->restart;
-becomes_true(5, workers_are('d1'), 'no worker in templates');
+becomes_true(workers_are('d1'), 'no worker in templates');
 is(sql('template1', q{SELECT string_agg(r, ' ') FROM queue_ready() AS r}),
 	'q', 'a template without worker: queue_ready');
-runs_quickly('CREATE DATABASE d9', 'CREATE DATABASE with the extension in it');
+runs('CREATE DATABASE d9', 'CREATE DATABASE with the extension in it');
 sql('d9', q{SELECT FROM queue_push('q', '1')});
-becomes_true(2, workers_are('d1', 'd9'), 'the first push brings its worker');
+becomes_true(workers_are('d1', 'd9'), 'the first push brings its worker');
 sql('postgres', 'ALTER DATABASE d4 IS_TEMPLATE false; DROP DATABASE d9');
 sql('template1', 'DROP EXTENSION queue');
 sql('d4', q{SELECT FROM queue_push('q', '1')});
-becomes_true(5, workers_are('d1', 'd4'), 'a database that is no template any more');
+becomes_true(workers_are('d1', 'd4'), 'a database that is no template any more');
 
 # --- settings of a database ---
 
@@ -232,7 +231,7 @@ sql('d4', q{CREATE ROLE limited; SELECT FROM queue_create('once', '{"_max_claim_
 $node->restart;
 {
 	local $ENV{PGOPTIONS} = '-c role=none';
-	becomes_true(30, workers_are('d1', 'd4'), 'a database has a worker after a restart');
+	becomes_true(workers_are('d1', 'd4'), 'a database has a worker after a restart');
 	sql('d4', q{SELECT FROM queue_claim('once', 1, 0, 1)});
 	ok($node->poll_query_until('d4', q{SELECT ready = 1 FROM queue_data.queue_status WHERE name = 'once.dead'}),
 		'which works whatever role the database sets');

@@ -21,7 +21,10 @@ max_prepared_transactions = 10
 autovacuum = off
 queue.min_claim_ttl = 1
 queue.min_claim_grace = 0
+queue.database_workers = 0
 });
+
+# No worker sees these, also if claims run out before the server has restarted.
 $node->safe_psql(
 	'postgres', q{
 SELECT queue_push(q, '1') FROM unnest(ARRAY['short', 'idle', 'prepared']) q;
@@ -36,6 +39,7 @@ BEGIN;
 SELECT count(*) FROM queue_claim('prepared', 600, 0, 1);
 PREPARE TRANSACTION 'p';
 });
+$node->adjust_conf('postgresql.conf', 'queue.database_workers', '8');
 $node->restart;
 
 # There are no claims from now on.  queue_ready() only probes queues that the

@@ -59,8 +59,8 @@ sub hear
 # Waits for notifications of so many of these queues; returns of how many.
 sub wait_to_hear
 {
-	my ($pattern, $n, $seconds) = @_;
-	my $until = time + ($seconds || 30);
+	my ($pattern, $n) = @_;
+	my $until = time + 180;
 	my $got = 0;
 
 	for (;;)
@@ -78,15 +78,22 @@ listen_to('d');
 value(q{SELECT queue_push('d', to_jsonb(i), delay => i) FROM generate_series(1, 3) AS i});
 foreach my $i (1 .. 3)
 {
-	is(wait_to_hear('d', 1, 20), 1, "a notification of a delayed message: $i");
-	is(value(q{SELECT body FROM queue_claim('d', 600, 0, 1)}),
-		$i, 'and claimed by itself');
-	%heard = ();
+	my $body = '';
+
+	# On a busy machine, one notification may be for two.
+	while ($body eq '')
+	{
+		is(wait_to_hear('d', 1), 1, "a notification of a delayed message: $i") || last
+		  if value(q{SELECT free FROM queue_stats('d')}) eq '0';
+		%heard = ();
+		$body = value(q{SELECT body FROM queue_claim('d', 600, 0, 1)});
+	}
+	is($body, $i, 'and claimed by itself');
 }
 
 # three that are due at once
 value(q{SELECT queue_push('d', to_jsonb(i), delay => 1) FROM generate_series(4, 6) AS i});
-is(wait_to_hear('d', 1, 20), 1, 'some that are due at once');
+is(wait_to_hear('d', 1), 1, 'some that are due at once');
 is( value(q{SELECT string_agg(body::text, ' ' ORDER BY id) FROM queue_claim('d', 600, 0, 9)}),
 	'4 5 6', 'are there at once');
 %heard = ();

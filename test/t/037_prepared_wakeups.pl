@@ -31,7 +31,7 @@ $node->safe_psql(
 sub becomes_true
 {
 	my ($sql, $what) = @_;
-	my $until = time + 15;
+	my $until = time + 180;
 	my $got = '';
 
 	while (($got = value($sql)) ne 't' && time < $until)
@@ -83,7 +83,7 @@ foreach my $crash (0, 1)
 		"SELECT count(*) = 3 FROM queue_ready() AS q WHERE q IN ('r', '$new', '$lazy')",
 		"$how: all queues are ready");
 	my %heard;
-	my $until = time + 15;
+	my $until = time + 180;
 	while (keys %heard < 3 && time < $until)
 	{
 		$heard{$_} = 1
@@ -119,7 +119,7 @@ sleep 3;
 $locker->query_safe('ROLLBACK');
 $locker->quit;
 my $heard = 0;
-my $until = time + 15;
+my $until = time + 180;
 while (!$heard && time < $until)
 {
 	$heard = $listener->query_safe('SELECT') =~ /payload "l"/;
@@ -135,9 +135,14 @@ sleep 1.5;
 value(q{ROLLBACK PREPARED 'p'});
 sleep 1.5;
 my $rounds = q{SELECT rounds FROM queue_data.queue_workers WHERE database = current_database()};
-my $before = value($rounds);
-sleep 2.5;
-is(value($rounds), $before, 'nothing is done for a queue that never was');
+my ($before, $after) = (-1, value($rounds));
+for (my $tries = 0; $before != $after && $tries < 60; $tries++)
+{
+	$before = $after;
+	sleep 2.5;
+	$after = value($rounds);
+}
+is($after, $before, 'nothing is done for a queue that never was');
 
 $node->stop;
 done_testing();

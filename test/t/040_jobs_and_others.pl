@@ -136,16 +136,15 @@ $db = 'postgres';
 # --- no room for a worker ---
 
 $node->append_conf('postgresql.conf', 'max_worker_processes = 2');
+my $start_of_log = -s $node->logfile;
 $node->restart;
 value(q{SELECT queue_push('long', '1')});
 ok($node->poll_query_until($db,
 	q{SELECT true FROM queue_data.queue_workers WHERE database = 'postgres'}),
 	'the database is known');
-sleep 1;
+ok($node->wait_for_log(qr/Raise "max_worker_processes"/, $start_of_log), 'the log says why');
 is(value(q{SELECT state FROM queue_data.queue_workers
 	WHERE database = 'postgres'}), 'wanted', 'a worker that cannot be started');
-my $log = slurp_file($node->logfile);
-like($log, qr/Raise "max_worker_processes"/, 'the log says why');
 
 $node->stop;
 done_testing();

@@ -82,8 +82,14 @@ for my $how ('sleep', 'spin', 'catch')
 		WHERE body ->> 'do' = '$how'},
 		'timeout of 1 s', "a timeout cancels a handler: $how");
 }
-value(q{SELECT queue_push('slow', '{"do": "sleep", "for": 0.2}')});
+value(
+	q{SET ROLE app; SET search_path = app, public;
+	SELECT job_handler('slow', 'picky(jsonb)', timeout => 600);
+	SELECT queue_push('slow', '{"do": "sleep", "for": 0.2}')});
 is_done('slow', 'what is in time is done');
+value(
+	q{SET ROLE app; SET search_path = app, public;
+	SELECT job_handler('slow', 'picky(jsonb)', timeout => 1)});
 is(value(q{SELECT body ->> 'for' FROM app.log}),
 	'0.2', 'only that left an effect');
 value(q{SELECT queue_push('slow', '{"do": "stubborn"}')});
@@ -106,19 +112,20 @@ becomes(sprintf($dead, 'ended'),
 is(value(q{SELECT count(*) FROM app.log}), '0', 'neither left an effect');
 
 # Those that were claimed with it do not count as tried.
+my $gate = hold_waiting();
 picky('mates', '', '"_max_claim_count": 2');
 value(
 	q{SELECT queue_pause('mates');
 	SELECT queue_push_batch('mates',
 		array_fill('{"do": "nothing"}'::jsonb, ARRAY[200]));
-	SELECT queue_push('mates', '{"do": "sleep", "for": 1}');
+	SELECT queue_push('mates', '{"do": "wait"}');
 	SELECT queue_push_batch('mates',
 		array_fill('{"do": "nothing"}'::jsonb, ARRAY[20]));
 	SELECT queue_resume('mates')});
-$node->poll_query_until($db,
-	q{SELECT EXISTS (SELECT FROM pg_stat_activity
-	WHERE backend_type = 'queue runner' AND wait_event = 'PgSleep')});
+becomes($waits, '1', 'one is at work');
 value(q{SELECT pg_terminate_backend(pid) FROM (} . sprintf($at_work, 'mates') . ') r');
+becomes(q{SELECT retried FROM job_stats('mates')}, '1', 'its runner was terminated');
+$gate->quit;
 is_done('mates', 'what was claimed with a job whose runner was terminated');
 is(value(q{SELECT count(*) FROM app.log}), '221', 'is run, as is that job');
 is(value(q{SELECT retried, abandoned FROM job_stats('mates')}), '1|0',

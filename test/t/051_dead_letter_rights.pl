@@ -270,7 +270,7 @@ value(q{SELECT queue_grant('morgue', 'ben', 'push')});
 sub moved
 {
 	my ($what) = @_;
-	my $until = time + 30;
+	my $until = time + 180;
 
 	# Without a worker a claim has to come by.
 	as('ann', q{SELECT count(*) FROM queue_claim('x', 60, 60)}) if !$preloaded;
@@ -303,7 +303,7 @@ moved('granted again, they go');
 
 my $purge = $node->background_psql($db, on_error_stop => 0);
 $purge->query_safe(q{BEGIN; SELECT queue_purge('morgue')});
-$session->query_safe(q{SET statement_timeout = '20s'});
+$session->query_safe(q{SET statement_timeout = '600s'});
 is($session->query_safe($push), '2', 'pushed');
 is( join('', map { $session->query_safe($_) } ($release, $retry, $claim)),
 	'1t0', 'the dead letter queue is locked: nothing waits');

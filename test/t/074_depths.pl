@@ -50,30 +50,33 @@ sub claim
 # In one range of the map, some messages are free at once, and no session claims them:
 # the worker does not sweep it.
 queue('mixed', 10);
-my $claim = claim($one, 'mixed', 5, 2);
+my $claim = claim($one, 'mixed', 5, 600);
 query($one, "SELECT message_retry('mixed', id, claim_id, delay => 0)
 	FROM claim_messages('mixed', '$claim') ORDER BY id LIMIT 1");
 is(depths('mixed'), '6|4|0', 'some of a claim are given back');
+query($one, "SELECT claim_renew('mixed', '$claim', 1, 0)");
 depths_become('mixed', '10|0|0', 'the rest of it ends');
 
 # Nobody may claim from a paused queue, and a claim goes on.
 queue('paused', 4);
-claim($one, 'paused', 2, 1);
-value("SELECT queue_pause('paused')");
+$claim = claim($one, 'paused', 2, 600);
+value("SELECT queue_pause('paused'); SELECT claim_renew('paused', '$claim', 1, 0)");
 depths_become('paused', '4|0|0', 'a claim ends while its queue is paused');
 
 # One that is renewed, and a part of one
 queue('renewed', 4);
-$claim = claim($one, 'renewed', 3, 1);
-query($one, "SELECT claim_renew('renewed', '$claim', 3)");
+$claim = query($one, q{SELECT claim_id FROM
+	(SELECT min(claim_id) AS claim_id FROM queue_claim('renewed', 1, 0, 3)) AS c,
+	claim_renew('renewed', claim_id, 600, 0)});
 sleep 1.5;
 is(depths('renewed'), '1|3|0', 'a claim that was renewed goes on');
+query($one, "SELECT claim_renew('renewed', '$claim', 1, 0)");
 depths_become('renewed', '4|0|0', 'and ends');
 
 # A row is locked while its claim ends, by plain SQL, and the transaction is
 # rolled back; and one that was deleted then.
 queue('locked', 4);
-$claim = claim($one, 'locked', 4, 2);
+$claim = claim($one, 'locked', 4, 5);
 query($one, 'BEGIN');
 query($one, q{SELECT count(*) FROM (SELECT FROM queue_data.message_0
 	WHERE (body#>>'{}') IN ('1', '2')
@@ -82,7 +85,7 @@ query($one, q{SELECT count(*) FROM (SELECT FROM queue_data.message_0
 query($two, 'BEGIN');
 query($two, "SELECT message_delete('locked', max(id), '$claim')
 	FROM claim_messages('locked', '$claim')");
-sleep 2.5;
+sleep 5.5;
 is(depths('locked'), '1|3|0', 'claims end, of which others have locked messages');
 query($_, 'ROLLBACK') for $one, $two;
 depths_become('locked', '4|0|0', 'they are counted when they are unlocked');
@@ -146,10 +149,10 @@ ok( $node->poll_query_until(
 # Delayed messages that a claim has given to their groups, and not taken
 #
 
-value(q{SELECT queue_push('groups', to_jsonb(i), delay => 1, group_key => (i % 3)::text)
+value(q{SELECT queue_push('groups', to_jsonb(i), delay => 3, group_key => (i % 3)::text)
 	FROM generate_series(1, 30) AS i});
 is(depths('groups'), '0|0|30', 'delayed messages of groups');
-query($one, q{DO $$ BEGIN FOR i IN 1..200 LOOP
+query($one, q{DO $$ BEGIN FOR i IN 1..6000 LOOP
 	EXIT WHEN (SELECT count(*) FROM queue_claim('groups', 600, 0, 1)) > 0;
 	COMMIT; PERFORM pg_sleep(0.01); END LOOP; END $$});
 status_is_right('are due, and one of them is claimed');

@@ -44,14 +44,13 @@ sub sql
 	return $node->safe_psql($db, $sql);
 }
 
-# In a session that does not load the library
-sub runs_quickly
+# In a session that does not load the library.  The server itself waits for the worker
+# five seconds, and then raises an error.
+sub runs
 {
 	my ($sql) = @_;
-	my $start = time;
 	my ($ret, $stdout, $stderr) = $node->psql('postgres', $sql);
 	is($stderr, '', $sql);
-	cmp_ok(time - $start, '<', 4.5, 'and quickly');
 	return;
 }
 
@@ -71,18 +70,20 @@ sub listen_to
 	return $session;
 }
 
-# Waits until the session receives a notification; returns the time it took.
-sub time_to_wake
+# The session receives a notification.
+sub is_woken
 {
-	my ($session) = @_;
-	my $start = time;
-	while (time - $start < 10)
+	my ($session, $what) = @_;
+	my $until = time + 180;
+	my $woken = 0;
+
+	until ($woken || time > $until)
 	{
-		return time - $start
-		  if $session->query('SELECT 1') =~ /Asynchronous notification/;
+		$woken = $session->query('SELECT 1') =~ /Asynchronous notification/;
 		sleep 0.02;
 	}
-	return 10;
+	ok($woken, $what);
+	return;
 }
 
 # --- A server that is running ---
@@ -92,16 +93,16 @@ sql('d1', 'CREATE EXTENSION queue');
 is_after($workers, 'd1', 'CREATE EXTENSION starts the worker, without a call');
 my $listener = listen_to('d1', 'mail');
 sql('d1', q{SELECT queue_push('mail', '1')});
-cmp_ok(time_to_wake($listener), '<', 1, 'a listener is woken');
+is_woken($listener, 'a listener is woken');
 is_after($workers, 'd1', 'there is a worker');
 is(sql('postgres', $launchers), '1', 'and a launcher');
 sql('d1', q{SELECT queue_push('mail', '2')});
-cmp_ok(time_to_wake($listener), '<', 1, 'woken again');
+is_woken($listener, 'woken again');
 $listener->quit;
 
 sql('d1', q{SELECT queue_create('other')});    # one that does not exist is a NOTICE
 my $waiting = $node->background_psql('d1');
-$waiting->query_until(qr/begun/, "\\echo begun\nCALL queue_wait('other', 10000);\n");
+$waiting->query_until(qr/begun/, "\\echo begun\nCALL queue_wait('other', 600000);\n");
 sql('d1', q{SELECT queue_push('other', '1')});
 like($waiting->query_safe('SELECT 1'), qr/^t?\s*1$/m, 'queue_wait is woken');
 $waiting->quit;
@@ -119,7 +120,7 @@ $_->quit foreach $one, $two;
 # The worker ends claims, without a call.
 sql('d1', q{SELECT FROM queue_push('short', '1'); SELECT FROM queue_claim('short', 1, 0)});
 $listener = listen_to('d1', 'short');
-cmp_ok(time_to_wake($listener), '<', 3, 'the end of a claim');
+is_woken($listener, 'the end of a claim');
 $listener->quit;
 is(sql('d1', q{SELECT current_setting('queue.runners') FROM queue_list()  LIMIT 1}),
 	'1', 'settings of the server');
@@ -138,15 +139,15 @@ ok($node->poll_query_until('d1', 'SELECT body FROM done', '7'), 'a handler');
 # --- Commands that need a database for themselves ---
 
 is_after($workers, 'd1', 'one worker');
-runs_quickly('CREATE DATABASE d3 TEMPLATE d1');
+runs('CREATE DATABASE d3 TEMPLATE d1');
 sql('d3', q{SELECT queue_push('mail', '1')});
 is_after($workers, 'd1 d3', 'the copy has a worker, and the other is back');
-runs_quickly('ALTER DATABASE d3 RENAME TO d4');
-runs_quickly('DROP DATABASE d4');
+runs('ALTER DATABASE d3 RENAME TO d4');
+runs('DROP DATABASE d4');
 is_after($workers, 'd1', 'its worker is gone');
 sql('d1', q{SELECT queue_push('jobs', '8')});
 ok($node->poll_query_until('d1', 'SELECT count(*) FROM done', '2'), 'a runner works');
-runs_quickly('ALTER DATABASE d1 RENAME TO d5');
+runs('ALTER DATABASE d1 RENAME TO d5');
 sql('d5', q{SELECT queue_push('jobs', '9')});
 ok($node->poll_query_until('d5', 'SELECT count(*) FROM done', '3'),
 	'it works on in the renamed database');
@@ -173,7 +174,7 @@ $node->restart;
 sql('postgres', 'CREATE DATABASE d6');
 sql('d6', q{BEGIN; CREATE EXTENSION queue; SELECT pg_sleep(1); COMMIT});
 is_after($workers, 'd5 d6', 'it is created in a transaction block');
-runs_quickly('DROP DATABASE d6');
+runs('DROP DATABASE d6');
 
 # --- Restarts ---
 

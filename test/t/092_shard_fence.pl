@@ -207,26 +207,36 @@ sql(qq{BEGIN; SELECT queue_push('$here', '4'); PREPARE TRANSACTION 'prepared'});
 # Three sessions wait, in a queue in which they find nothing.
 sql("SELECT queue_create('$here.dead.dead')");
 sql("SELECT queue_purge('$here.dead.dead')");
-my @waiting = map { $node->background_psql('postgres', on_error_stop => 0) } 1 .. 3;
-$_->query_until(qr/waits/,
-	"SET client_min_messages = warning; \\echo waits\nCALL queue_wait('$here.dead.dead', 600000);\n")
-  foreach @waiting;
-ok( $node->poll_query_until(
-		'postgres', q{SELECT count(*) = 3 FROM pg_stat_activity
-		WHERE query ~ '^CALL queue_wait' AND state = 'active'
-		AND wait_event IN ('QueueWait', 'Extension')}),
-	'three sessions wait');
-my $log_size = -s $node->logfile;
-my $began = time;
-move('remote');
-foreach (@waiting)
+my ($took, $log_size);
+
+# A session that nothing wakes probes after five seconds.  One that is woken ends before
+# that, but on a busy machine not each time.
+foreach my $try (1 .. 20)
 {
-	$_->query_until(qr/woken/, "\\echo woken\n");
-	like($_->{stderr}, qr/is on another server.*Shard \d+ is on "elsewhere"/s,
-		'a session that waits gets the error');
-	$_->quit;
+	my @waiting = map { $node->background_psql('postgres', on_error_stop => 0) } 1 .. 3;
+	my $began = time;
+	$_->query_until(qr/waits/,
+		"SET client_min_messages = warning; \\echo waits\nCALL queue_wait('$here.dead.dead', 600000);\n")
+	  foreach @waiting;
+	ok( $node->poll_query_until(
+			'postgres', q{SELECT count(*) = 3 FROM pg_stat_activity
+			WHERE query ~ '^CALL queue_wait' AND state = 'active'
+			AND wait_event IN ('QueueWait', 'Extension')}),
+		'three sessions wait');
+	$log_size = -s $node->logfile;
+	move('remote');
+	foreach (@waiting)
+	{
+		$_->query_until(qr/woken/, "\\echo woken\n");
+		like($_->{stderr}, qr/is on another server.*Shard \d+ is on "elsewhere"/s,
+			'a session that waits gets the error');
+		$_->quit;
+	}
+	$took = time - $began;
+	last if $took < 5;
+	move('local') if $try < 20;
 }
-cmp_ok(time - $began, '<', 1, 'within a second');
+cmp_ok($took, '<', 5, 'before it probes');
 $connected->query('EXECUTE p');
 like($connected->{stderr}, qr/queue "$here" is on another server/,
 	'a connected session, with a claim');

@@ -34,25 +34,23 @@ sub start_wait
 	return ($session, $pid);
 }
 
-# Ends within so many seconds on the server
+# Ends on the server, an hour before its own end
 sub ends
 {
-	my ($what, $start, $seconds) = @_;
+	my ($what) = @_;
 
 	ok($two->poll_query_until('postgres', "SELECT ($waits) = 0"), "$what: nothing waits on the server");
-	cmp_ok(time - $start, '<', $seconds, "$what: in time");
 	return;
 }
 
-my ($session, $pid) = start_wait('push', 100_000);
-my $start = time;
+my ($session, $pid) = start_wait('push', 3_600_000);
 $two->safe_psql('postgres', "SELECT queue_push('$there', '1')");
 is($session->query('SELECT 1'), "t\n1", 'push: it is woken');
-ends('push', $start, 5);
+ends('push');
 
-is(routed("CALL queue_wait('$there', 10000)"), 't', 'something is there');
+is(routed("CALL queue_wait('$there', 600000)"), 't', 'something is there');
 $two->safe_psql('postgres', "SELECT queue_purge('$there')");
-$start = time;
+my $start = time;
 is(routed("CALL queue_wait('$there', 300)"), 'f', 'a timeout');
 cmp_ok(time - $start, '>=', 0.3, 'which is waited for');
 
@@ -69,26 +67,23 @@ is(routed("CALL queue_wait('$both', 0)"), 'f', 'it is for the session\'s project
 is(routed("SET queue.project = 'p'; CALL queue_wait('$both', 100)"), 't', 'another one');
 is(routed("CALL queue_wait('$both', 100, project => 'p')"), 't', 'or the argument\'s');
 
-($session, $pid) = start_wait('cancel', 100_000);
-$start = time;
+($session, $pid) = start_wait('cancel', 3_600_000);
 $one->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
 $session->query('SELECT 1');
 like($session->{stderr}, qr/canceling statement due to user request/, 'cancel: the error');
-ends('cancel', $start, 5);
+ends('cancel');
 $session->quit;
 
-($session, $pid) = start_wait('terminate', 100_000);
-$start = time;
+($session, $pid) = start_wait('terminate', 3_600_000);
 $one->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
-ends('terminate', $start, 7);
+ends('terminate');
 eval { $session->quit };
 
 $one->safe_psql('postgres',
 	q{ALTER DATABASE router SET client_connection_check_interval = '100ms'});
-($session) = start_wait('client gone', 100_000);
-$start = time;
+($session) = start_wait('client gone', 3_600_000);
 $session->{run}->kill_kill;
-ends('client gone', $start, 7);
+ends('client gone');
 
 ok( $two->poll_query_until('postgres',
 		q{SELECT count(*) = 0 FROM pg_stat_activity WHERE query ~ 'queue_router.wait'

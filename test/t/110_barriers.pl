@@ -41,7 +41,7 @@ sub takes_notice
 	kill 'STOP', $pid or die $!;
 	sleep $longest_sleep + 0.2;
 	$session->query_until(qr/begun/,
-		"\\echo begun\nSET statement_timeout = '20s';\nDROP DATABASE other;\n");
+		"\\echo begun\nSET statement_timeout = '180s';\nDROP DATABASE other;\n");
 	becomes_true(q{SELECT count(*) = 1 FROM pg_stat_activity WHERE wait_event = 'ProcSignalBarrier'},
 		"DROP DATABASE waits for $name");
 	kill 'CONT', $pid or die $!;

@@ -58,7 +58,7 @@ sub wait_until
 {
 	my ($condition) = @_;
 
-	foreach (1 .. 300)
+	foreach (1 .. 1800)
 	{
 		return 1 if $condition->();
 		sleep 0.1;

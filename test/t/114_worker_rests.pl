@@ -82,7 +82,7 @@ sub failures
 {
 	return scalar(() = slurp_file($node->logfile, $log) =~ /FATAL:.*"other" is not currently accepting/g);
 }
-for (1 .. 600)
+for (1 .. 1800)
 {
 	last if failures() > 0;
 	sleep 0.1;

@@ -287,13 +287,13 @@ SKIP:
 	my $session = $node->background_psql('postgres');
 	$session->query_safe(q{BEGIN; SELECT count(*) FROM queue_pop('after')});
 	is( state_of(
-			"SET lock_timeout = '10s'; SELECT queue_push('member', '1', batch => $batch)"),
+			"SET lock_timeout = '60s'; SELECT queue_push('member', '1', batch => $batch)"),
 		'none',
 		'a session in a transaction block keeps no batch locked');
 	$session->query_safe("SELECT count(*) FROM batch_status($batch); PREPARE TRANSACTION 'p'");
 	$session->quit;
 	is( state_of(
-			"SET lock_timeout = '10s'; SELECT queue_push('member', '2', batch => $batch)"),
+			"SET lock_timeout = '60s'; SELECT queue_push('member', '2', batch => $batch)"),
 		'none',
 		'nor does a prepared transaction');
 	value("COMMIT PREPARED 'p'");

@@ -170,7 +170,7 @@ sub reads_few
 {
 	my ($call, $rows, $what) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	my $until = time + 60;
+	my $until = time + 180;
 	my @n;
 
 	do
@@ -235,7 +235,7 @@ becomes("SELECT $list", names(@ready, $open, $prepared), 'and one that was prepa
 my $heard = '';
 foreach my $q ($open, $prepared)
 {
-	my $until = time + 60;
+	my $until = time + 180;
 
 	sleep 0.05
 	  while ($heard .= $listener->query_safe('SELECT')) !~ /notification.*"q$q"/ && time < $until;
