@@ -4,9 +4,10 @@ use strict;
 use warnings;
 
 use FindBin;
+use lib "$FindBin::RealBin/../perl";
 
 # It has an INIT block, so it cannot be loaded later.
-use PostgreSQL::Test::Cluster;
+use ClusterTest;
 
 our $from = '1.2';
 do "$FindBin::RealBin/084_extension_update.pl";
