@@ -154,6 +154,18 @@ CALL run('{slow}');
 RESET client_min_messages;
 SELECT last_error FROM queue_dead_letters('slow.dead');
 
+-- a handler that runs the jobs of its own queue fails, and each is attempted once
+CREATE FUNCTION nested(b jsonb) RETURNS boolean LANGUAGE plpgsql
+    AS $$DECLARE r jsonb; BEGIN CALL job_run('{nested}', NULL, NULL, r); RETURN true; END$$;
+SELECT queue_create('nested', '{"_max_claim_count": 1}');
+SELECT job_handler('nested', 'nested(jsonb)', concurrency => 2);
+SELECT queue_push_batch('nested', '{1, 2}') IS NOT NULL;
+SET client_min_messages = error;
+CALL run('{nested}');
+RESET client_min_messages;
+SELECT body, claim_count, last_error FROM queue_dead_letters('nested.dead') ORDER BY body;
+SELECT queue_drop('nested'), queue_drop('nested.dead');
+
 -- the timeout of the statement ends all, and counts as an attempt of the job
 SELECT job_handler('slow', 'slow(jsonb)');
 SELECT queue_push('slow', '1') > 0;
