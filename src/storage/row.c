@@ -27,6 +27,7 @@
 
 #include "access/generic_xlog.h"
 #include "access/heapam.h"
+#include "access/heaptoast.h"
 #include "access/relscan.h"
 #include "access/rmgr.h"
 #include "access/stratnum.h"
@@ -200,6 +201,18 @@ row_scan_end(RowScan *scan)
 }
 
 /*
+ * Returns a copy of a row.  Values in the TOAST table are fetched now, since
+ * that takes a snapshot, and the caller may have none.
+ */
+static HeapTuple
+copy_whole_row(Relation rel, HeapTuple tuple)
+{
+	return HeapTupleHasExternal(tuple) ?
+		toast_flatten_tuple(tuple, RelationGetDescr(rel)) :
+		heap_copytuple(tuple);
+}
+
+/*
  * Returns a copy of the first row with these keys, or NULL if there is none.
  * Raises an error if the row is malformed.
  */
@@ -214,7 +227,7 @@ row_fetch(Relation rel, Oid index, ScanKey keys, int nkeys)
 	if (HeapTupleIsValid(tuple))
 	{
 		row_check(rel, tuple);
-		tuple = heap_copytuple(tuple);
+		tuple = copy_whole_row(rel, tuple);
 	}
 	row_scan_end(&scan);
 	return tuple;
@@ -234,7 +247,7 @@ row_fetch_valid(Relation rel, Oid index, ScanKey keys, int nkeys)
 	row_scan_begin(&scan, rel, index, keys, nkeys);
 	tuple = row_scan_next(&scan);
 	if (HeapTupleIsValid(tuple))
-		tuple = heap_copytuple(tuple);
+		tuple = copy_whole_row(rel, tuple);
 	row_scan_end(&scan);
 	return tuple;
 }
