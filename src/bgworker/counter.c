@@ -35,7 +35,6 @@
 #include "shmem/depth_state.h"
 #include "stats/recount.h"
 #include "util/background.h"
-#include "util/settings.h"
 
 /* In the worker: the process that it has started last, or NULL */
 static BackgroundWorkerHandle *started = NULL;
@@ -108,9 +107,7 @@ queue_counter_main(Datum arg)
 	memcpy(&worker_pid, MyBgworkerEntry->bgw_extra, sizeof(worker_pid));
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
-	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg),
-											  InvalidOid, 0);
-	settings_for_background("queue counter");
+	background_connect(DatumGetObjectId(arg), "queue counter");
 
 	/*
 	 * The worker that has started this process is gone; the next one counts.

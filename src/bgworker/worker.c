@@ -80,6 +80,7 @@
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
 #include "storage/segment_recycle.h"
+#include "util/background.h"
 #include "util/clock.h"
 #include "util/compat.h"
 #include "util/session_lock.h"
@@ -182,9 +183,8 @@ become_worker(Oid database)
 	worker.state = state;
 	before_shmem_exit(worker_exit, (Datum) 0);
 
-	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+	background_connect(database, "queue worker");
 	pqsignal(SIGTERM, task_shutdown_handler);
-	settings_for_background("queue worker");
 	task_init();
 	database_announce();		/* finds the entry of this process */
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * background.c
- *	  Describing background processes.
+ *	  Describing background processes, and connecting them.
  *
  * src/util/background.c
  *
@@ -9,7 +9,18 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
+#include "catalog/pg_authid.h"
+#include "miscadmin.h"
+#include "utils/guc.h"
+#include "utils/guc_tables.h"
+
 #include "util/background.h"
+#include "util/compat.h"
+#include "util/settings.h"
+
+static void override_setting(const char *name, const char *value);
+static void override_settings(void);
 
 /*
  * Describe a process of this library that connects to a database and is not
@@ -29,4 +40,82 @@ background_describe(BackgroundWorker *process, const char *type,
 	process->bgw_restart_time = BGW_NEVER_RESTART;
 	strcpy(process->bgw_library_name, "queue");
 	strlcpy(process->bgw_function_name, function, BGW_MAXLEN);
+}
+
+/*
+ * Set a setting so that those of the database and the role do not count.  To
+ * be called before the process connects, which applies these.
+ */
+static void
+override_setting(const char *name, const char *value)
+{
+	(void) set_config_option(name, value, PGC_USERSET, PGC_S_OVERRIDE,
+							 GUC_ACTION_SET, true, WARNING, false);
+}
+
+/*
+ * Set what a process depends on, and keep for its whole life what the server
+ * has for all else that any role may set.
+ */
+static void
+override_settings(void)
+{
+	static const char *const options[][2] = {
+		{"synchronous_commit", "off"},
+
+		/*
+		 * Locks that users can hold are never waited for; this bounds the
+		 * wait for any other.
+		 */
+		{"lock_timeout", "100ms"},
+		{"statement_timeout", "0"},
+		{"idle_in_transaction_session_timeout", "0"},
+
+		/* A table that is truncated is empty, so help would only cost. */
+		{"max_parallel_maintenance_workers", "0"},
+		{"default_transaction_read_only", "off"},
+		{"default_transaction_isolation", "read committed"},
+		{"search_path", "pg_catalog, pg_temp"},
+	};
+	int			n;
+	struct config_generic **settings = compat_settings(&n);
+
+	for (Size i = 0; i < lengthof(options); i++)
+		override_setting(options[i][0], options[i][1]);
+	settings_without_transaction_timeout();
+	for (int i = 0; i < n; i++)
+	{
+		const char *value;
+
+		/*
+		 * An owner of a database cannot set the others there.  Those that
+		 * RESET ALL leaves alone are no settings but the state of a
+		 * transaction or a session.
+		 */
+		if (settings[i]->context != PGC_USERSET ||
+			(settings[i]->flags & GUC_NO_RESET_ALL) != 0)
+			continue;
+		value = GetConfigOption(settings[i]->name, true, false);
+		if (value != NULL)
+			override_setting(settings[i]->name, value);
+	}
+}
+
+/*
+ * Connect a process that does not run code of users to a database, as the
+ * bootstrap superuser.
+ */
+void
+background_connect(Oid database, const char *application_name)
+{
+	override_setting("application_name", application_name);
+	override_settings();
+	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+
+	/* This ends a SET ROLE, too. */
+	StartTransactionCommand();
+	SetConfigOption("session_authorization",
+					GetUserNameFromId(BOOTSTRAP_SUPERUSERID, false),
+					PGC_SUSET, PGC_S_SESSION);
+	CommitTransactionCommand();
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * background.h
- *	  Describing background processes.
+ *	  Describing background processes, and connecting them.
  *
  * src/util/background.h
  *
@@ -14,5 +14,6 @@
 
 extern void background_describe(BackgroundWorker *process, const char *type,
 								const char *function);
+extern void background_connect(Oid database, const char *application_name);
 
 #endif							/* QUEUE_BACKGROUND_H */

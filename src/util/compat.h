@@ -28,8 +28,11 @@
 #include "storage/proc.h"
 #include "utils/acl.h"
 #include "utils/backend_status.h"
+#include "utils/guc.h"
+#include "utils/guc_tables.h"
 #include "utils/jsonb.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
@@ -323,6 +326,18 @@ compat_owns_database(Oid database)
 #endif
 }
 
+/* All settings; sets their number. */
+static inline struct config_generic **
+compat_settings(int *n)
+{
+#if PG_VERSION_NUM >= 160000
+	return get_guc_variables(n);
+#else
+	*n = GetNumConfigOptions();
+	return get_guc_variables();
+#endif
+}
+
 /*
  * Truncate a table that the caller has opened with AccessExclusiveLock.  It is
  * empty, so this is no change for logical decoding.
@@ -332,12 +347,16 @@ compat_truncate(Relation rel)
 {
 	List	   *oids = list_make1_oid(RelationGetRelid(rel));
 
+	/* A parallel build of an index gives its workers the active snapshot. */
+	PushActiveSnapshot(GetTransactionSnapshot());
+
 #if PG_VERSION_NUM >= 160000
 	ExecuteTruncateGuts(list_make1(rel), oids, NIL, DROP_RESTRICT, false,
 						false);
 #else
 	ExecuteTruncateGuts(list_make1(rel), oids, NIL, DROP_RESTRICT, false);
 #endif
+	PopActiveSnapshot();
 }
 
 /*

@@ -26,7 +26,6 @@
 
 #include "access/parallel.h"
 #include "access/xact.h"
-#include "catalog/pg_authid.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/guc.h"
@@ -333,42 +332,6 @@ settings_set(const char *setting, const char *value, bool local)
 	(void) set_config_option(setting, value, PGC_USERSET, PGC_S_SESSION,
 							 local ? GUC_ACTION_LOCAL : GUC_ACTION_SAVE,
 							 true, 0, false);
-}
-
-/*
- * Settings of a background process that does not run code of users; those of
- * the database and the role do not count.
- */
-void
-settings_for_background(const char *application_name)
-{
-	static const char *const options[][2] = {
-		{"synchronous_commit", "off"},
-
-		/*
-		 * Locks that users can hold are never waited for; this bounds the
-		 * wait for any other.
-		 */
-		{"lock_timeout", "100ms"},
-		{"statement_timeout", "0"},
-		{"idle_in_transaction_session_timeout", "0"},
-		{"default_transaction_read_only", "off"},
-		{"default_transaction_isolation", "read committed"},
-		{"search_path", "pg_catalog, pg_temp"},
-	};
-
-	/* This ends a SET ROLE, too. */
-	StartTransactionCommand();
-	SetConfigOption("session_authorization",
-					GetUserNameFromId(BOOTSTRAP_SUPERUSERID, false),
-					PGC_SUSET, PGC_S_SESSION);
-	CommitTransactionCommand();
-	SetConfigOption("application_name", application_name, PGC_USERSET,
-					PGC_S_SESSION);
-	for (Size i = 0; i < lengthof(options); i++)
-		SetConfigOption(options[i][0], options[i][1], PGC_USERSET,
-						PGC_S_SESSION);
-	settings_without_transaction_timeout();
 }
 
 /* PostgreSQL 17 and later would end a process after that time. */
