@@ -176,6 +176,7 @@ value(q{SELECT queue_pop('q')});
 my @pause = (q{SELECT queue_pause('q')}, $push);
 my $resume = q{SELECT queue_resume('q')};
 wakes('paused before it waits: resuming it wakes', $pause[0], $push, $resume);
+wakes('paused with a message: resuming it wakes', "$push; $pause[0]", $resume);
 wakes('paused while it waits: resuming it wakes', '', @pause, $resume);
 
 # --- no worker ---
