@@ -39,7 +39,7 @@
 static ProcessUtility_hook_type previous_hook = NULL;
 
 static void vacate_database(const char *database_name, bool drop);
-static DefElem *find_option(List *options, const char *name);
+static DefElem *named_option(List *options, const char *name);
 static void vacate_for_statement(Node *statement);
 static void record_statement(Node *statement);
 static void add_drop_role_hint(void *arg);
@@ -79,7 +79,7 @@ vacate_database(const char *database_name, bool drop)
 }
 
 static DefElem *
-find_option(List *options, const char *name)
+named_option(List *options, const char *name)
 {
 	ListCell   *cell;
 
@@ -108,14 +108,14 @@ vacate_for_statement(Node *statement)
 				vacate_database(((RenameStmt *) statement)->subname, false);
 			break;
 		case T_AlterDatabaseStmt:
-			if (find_option(((AlterDatabaseStmt *) statement)->options,
-							"tablespace") != NULL)
+			if (named_option(((AlterDatabaseStmt *) statement)->options,
+							 "tablespace") != NULL)
 				vacate_database(((AlterDatabaseStmt *) statement)->dbname,
 								false);
 			break;
 		case T_CreatedbStmt:
-			option = find_option(((CreatedbStmt *) statement)->options,
-								 "template");
+			option = named_option(((CreatedbStmt *) statement)->options,
+								  "template");
 			if (option != NULL && option->arg != NULL)
 				vacate_database(defGetString(option), false);
 			break;
