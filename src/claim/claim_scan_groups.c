@@ -207,7 +207,7 @@ static int
 lock_groups(ClaimScan *scan)
 {
 	ClaimGroups *groups = scan->pass.groups;
-	int			nwanted = scan->request.limit;
+	int			nwanted = Min(scan->request.limit, GROUP_LOCKS_OF_CLAIM);
 
 	for (int i = 0; i < groups->n && nwanted > 0; i++)
 	{

@@ -76,6 +76,7 @@ typedef struct LaneTurns
 	int			n;
 	int			size;			/* of items, allocated */
 	LaneTurn   *items;
+	struct turns_hash *by_lane; /* lane_scan.c */
 } LaneTurns;
 
 /* Free messages that one pass gives to their lanes */
@@ -156,7 +157,7 @@ typedef struct ScanPass
 	ClaimGroups *groups;		/* if the pass reads the whole queue
 								 * (claim_scan_groups.c), else NULL */
 	bool		does_not_fit;	/* the next message cannot be in the same
-								 * claim */
+								 * claim, or its group is one too many */
 	SweepCounts swept;
 } ScanPass;
 

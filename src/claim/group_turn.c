@@ -33,8 +33,6 @@
 #include "queue/group.h"
 #include "queue/options.h"
 
-#define LOCKS_MAX		100		/* groups that one claim locks, at most */
-
 /* Messages without a key have no bound. */
 bool
 group_turn_is_bounded(const ClaimScan *scan, uint64 lane)
@@ -46,7 +44,8 @@ group_turn_is_bounded(const ClaimScan *scan, uint64 lane)
 /*
  * Lock a group with a bound; a probe only asks whether it is locked.  Sets
  * how many messages its rate allows, which may be 0.  Returns false if
- * another transaction has locked it, or the claim has enough locks.
+ * another transaction has locked it.  The claim has locked less than
+ * GROUP_LOCKS_OF_CLAIM groups.
  */
 bool
 group_turn_lock(ClaimScan *scan, GroupTurn *turn)
@@ -59,9 +58,7 @@ group_turn_lock(ClaimScan *scan, GroupTurn *turn)
 	turn->allowance = INT_MAX;
 	turn->not_before = 0;
 
-	/* The claim has much already, so it need not report this group as met. */
-	if (pass->nlocks == LOCKS_MAX)
-		return false;
+	Assert(pass->nlocks < GROUP_LOCKS_OF_CLAIM);
 	turn->is_locked = !probes &&
 		group_try_lock(queue->id, turn->lane, &turn->is_new_lock);
 	if (turn->is_locked)

@@ -13,6 +13,8 @@
 #include "claim/claim_scan.h"
 #include "storage/message_scan.h"
 
+#define GROUP_LOCKS_OF_CLAIM	100 /* groups that one claim locks, at most */
+
 /* What one pass of a claim has done with a group */
 typedef struct GroupTurn
 {

@@ -73,8 +73,8 @@ static void find_head(ClaimScan *scan, LaneCount *count, const ScanRow *row,
  * Lock the group of a lane of which this range is reserved, and return how
  * many messages of it may be taken.  That is 0 or less if the group is full or
  * blocked, its rate allows none now, another transaction has locked it, the
- * claim has enough locks, something has been added before the range, a table
- * is locked, or the lanes do not know what was delivered.
+ * claim has enough locks (does_not_fit), something has been added before the
+ * range, a table is locked, or the lanes do not know what was delivered.
  */
 int
 lane_count_open(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
@@ -92,9 +92,19 @@ lane_count_open(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
 	turn->changes = changes;
 
 	/*
-	 * Another transaction has locked the group, or the claim has enough
-	 * locks. The lane keeps a turn, behind the others.  The end of the
-	 * transaction that has locked the group wakes the sessions that wait.
+	 * The claim has something of each group that it has locked, so it need
+	 * not look for more: the next claim begins with this lane.
+	 */
+	if (scan->pass.nlocks == GROUP_LOCKS_OF_CLAIM)
+	{
+		scan->pass.does_not_fit = true;
+		return 0;
+	}
+
+	/*
+	 * Another transaction has locked the group.  The lane keeps a turn,
+	 * behind the others.  The end of that transaction wakes the sessions that
+	 * wait.
 	 */
 	if (!group_turn_lock(scan, &turn->group))
 		return 0;

@@ -106,6 +106,25 @@ typedef struct Round
 	int			nlanes;			/* that had a turn then */
 } Round;
 
+/* By its lane, a LaneTurn of the pass */
+typedef struct TurnEntry
+{
+	uint64		lane;
+	int			turn;
+	char		status;			/* for simplehash.h */
+} TurnEntry;
+
+#define SH_PREFIX		turns
+#define SH_ELEMENT_TYPE	TurnEntry
+#define SH_KEY_TYPE		uint64
+#define SH_KEY			lane
+#define SH_HASH_KEY(table, key)	((uint32) ((key) ^ ((key) >> 32)))
+#define SH_EQUAL(table, a, b)	((a) == (b))
+#define SH_SCOPE		static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
 static void begin_request(const ClaimScan *scan, ReserveRequest *request);
 static bool lane_scan_step(ClaimScan *scan, ReserveRequest *request,
 						   Round *round);
@@ -520,8 +539,9 @@ take_of_lane(ClaimScan *scan, ReserveRequest *request,
 		chosen->items[i].lane = turn - pass->turns.items;
 
 	/*
-	 * The next claim begins with a message that did not fit into this one,
-	 * since others were chosen before, so that our reservation is open.
+	 * The next claim begins with a message that did not fit into this one, or
+	 * whose group was one too many.  Others were chosen before, so that our
+	 * reservation is open.
 	 */
 	if (pass->does_not_fit && chosen->n == before)
 		availability_keep_turn();
@@ -559,6 +579,11 @@ divide_wanted(Round *round, const ReserveRequest *request, int wanted)
 	/* There may be none if the overflow is claimed as a lane. */
 	round->lanes_left = Max(request->nlanes, 1);
 	round->of_each = Max(wanted / round->lanes_left, 1);
+
+	/* The claim cannot lock so many groups, so it takes more of each. */
+	if (request->bound > 0 && round->lanes_left > GROUP_LOCKS_OF_CLAIM)
+		round->of_each = (wanted + GROUP_LOCKS_OF_CLAIM - 1) /
+			GROUP_LOCKS_OF_CLAIM;
 }
 
 /*
@@ -718,10 +743,15 @@ find_turn(ScanPass *pass, uint64 lane)
 {
 	LaneTurns  *turns = &pass->turns;
 	LaneTurn   *turn;
+	TurnEntry  *entry;
+	bool		found;
 
-	for (int i = 0; i < turns->n; i++)
-		if (turns->items[i].group.lane == lane)
-			return &turns->items[i];
+	if (turns->by_lane == NULL)
+		turns->by_lane = turns_create(CurrentMemoryContext, 1, NULL);
+	entry = turns_insert(turns->by_lane, lane, &found);
+	if (found)
+		return &turns->items[entry->turn];
+	entry->turn = turns->n;
 	turns->items = scan_list_make_room(turns->items, turns->n, &turns->size,
 									   sizeof(LaneTurn));
 	turn = &turns->items[turns->n++];

@@ -74,5 +74,32 @@ foreach my $n (3, 8)
 		'"free"', "the rate of $n groups allows nothing, and the last one has a message");
 }
 
+# A claim locks no more than 100 groups.  It tries no other one then, so that the
+# next claim begins with the group whose turn it is.
+sub groups_of
+{
+	my ($q, $limit) = @_;
+	return value(
+		"SET queue.max_claim_limit = 1000;
+		SELECT string_agg(group_key, ' ') FROM queue_claim('$q', 600, 60, $limit)");
+}
+
+sub names { return join ' ', map { "g$_" } @_ }
+
+foreach my $n (1, 2)
+{
+	my $q = "many$n";
+
+	new_queue($q, '{"_group_concurrency": 5}');
+	value(
+		"SELECT queue_push('$q', to_jsonb(g), group_key => 'g' || g)
+		FROM generate_series(1, $n), generate_series(1, 230) AS g");
+	my @first = $n == 1 ? 1 .. 100 : (1 .. 75) x 2;
+	my @second = $n == 1 ? 101 .. 200 : (76 .. 150) x 2;
+	is(groups_of($q, 150), names(@first), "$n of each group: a claim of 150 messages");
+	is(groups_of($q, 150), names(@second), "$n of each group: the next one goes on there");
+	is(groups_of($q, 1), $n == 1 ? 'g201' : 'g151', "$n of each group: and so on");
+}
+
 $node->stop;
 done_testing();
