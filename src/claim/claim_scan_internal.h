@@ -133,8 +133,11 @@ typedef struct ScanPass
 	/* What is to be returned to the availability map */
 	TimestampTz range_due;		/* the range being scanned: when it was due */
 	MessageRanges skipped;		/* messages in it that may be free later */
-	bool		own_skipped;	/* messages that this transaction made free
-								 * were skipped */
+	int			own_scans;		/* for pending_rescan_own() */
+	int64		own_scanned_to; /* id of the last message that was scanned of
+								 * those that this transaction made free */
+	bool		own_skipped;	/* such messages were skipped that may be free
+								 * later */
 	DelayedPart delayed;
 
 	int			nlocks;			/* groups that the pass has locked */

@@ -90,6 +90,10 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 	bool		counted = pass->groups != NULL &&
 	scan_row_counts_as_claimed(row, class);
 
+	/* Only read where own ranges are scanned (map_scan.c). */
+	if (!row->in_range && !segment_is_delayed(row->table->segment))
+		pass->own_scanned_to = row->form.id;
+
 	/* Before any return: a delayed message may have been delivered, too. */
 	if (pass->lane_step == LANE_STEP_GIVE)
 		scan_list_add_delivered(scan, row);
@@ -217,11 +221,12 @@ skip_row(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
 
 	/*
 	 * It is one of our own, of which the map knows nothing yet; or no range
-	 * is scanned, and own_skipped is not read.
+	 * is scanned, and own_skipped is not read.  If it is under a claim, there
+	 * is another record of it, with the end of that.
 	 */
 	if (!row->in_range)
 	{
-		pass->own_skipped = true;
+		pass->own_skipped |= uncertain || due == DT_NOBEGIN;
 		return;
 	}
 	range.first = range.last = message_id_number(row->form.id);

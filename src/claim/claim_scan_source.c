@@ -304,19 +304,24 @@ claim_scan_close_delayed(ClaimScan *scan)
 void
 claim_scan_add_own(ClaimScan *scan)
 {
-	MessageScan *rows = scan->pass.rows;
-	MessageRange range;
+	ScanPass   *pass = &scan->pass;
+	OwnRanges	own = {0};
+
+	pass->own_scans = pending_take_own(scan->request.queue->id, pass->now,
+									   &own);
+	pass->own_scanned_to = 0;
 
 	/* Some may be in a range of the map too, and are met twice then. */
-	while (!message_scan_is_blocked(rows) &&
-		   pending_next_own(scan->request.queue->id, scan->pass.now, &range))
+	for (int i = 0; i < own.n && !message_scan_is_blocked(pass->rows); i++)
 		do
 		{
 			claim_scan_push_snapshot(scan);
-			message_scan_add_numbers(rows, range.priority, range.first,
-									 range.last);
-		} while (!message_scan_is_blocked(rows) &&
+			message_scan_add_numbers(pass->rows, own.items[i].priority,
+									 own.items[i].first, own.items[i].last);
+		} while (!message_scan_is_blocked(pass->rows) &&
 				 segment_snapshot_is_stale());
+	if (own.items != NULL)
+		pfree(own.items);
 }
 
 /*

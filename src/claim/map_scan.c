@@ -51,11 +51,10 @@ map_scan_pass(ClaimScan *scan)
 {
 	ScanPass   *pass = &scan->pass;
 	ChosenMessages *chosen = &scan->result.chosen;
-	int32		queue_id = scan->request.queue->id;
 	ReserveRequest request = {0};
 	bool		goes_on = true;
 
-	request.queue_id = queue_id;
+	request.queue_id = scan->request.queue->id;
 	request.began = scan->began;
 	request.width = scan->request.limit;
 	request.now = pass->now;
@@ -72,7 +71,7 @@ map_scan_pass(ClaimScan *scan)
 			goes_on = reserve_and_scan(scan, &request);
 		if (message_scan_is_blocked(pass->rows))
 		{
-			pending_rescan_own(queue_id);
+			pending_rescan_own(pass->own_scans, 0);
 			goes_on = claim_scan_begin_again(scan);
 			if (goes_on)
 			{
@@ -94,8 +93,10 @@ map_scan_pass(ClaimScan *scan)
 	 * scanned: our own ones are left to our next claim, and delayed ones go
 	 * back as due at once.
 	 */
-	if (pass->own_skipped || !claim_scan_wants_more(scan))
-		pending_rescan_own(queue_id);
+	if (pass->own_skipped)
+		pending_rescan_own(pass->own_scans, 0);
+	else if (!claim_scan_wants_more(scan))
+		pending_rescan_own(pass->own_scans, pass->own_scanned_to);
 	pass->delayed.rescan |= !claim_scan_wants_more(scan);
 	claim_scan_close_delayed(scan);
 }
@@ -203,7 +204,7 @@ map_scan_probe(ClaimScan *scan)
 		claim_scan_added(scan);
 
 		/* Our next claim has to find our own messages too. */
-		pending_rescan_own(queue_id);
+		pending_rescan_own(pass->own_scans, 0);
 		if (scan->result.nfree > 0)
 			return;
 

@@ -113,6 +113,9 @@ pending_init(void)
 	pending_list.before_end = pending_before_end;
 	pending_list.end = pending_end;
 	pending_list.roll_back = pending_roll_back;
+
+	/* What is undone of the scans first is that of records that still are. */
+	xact_register(&own_scans);
 	xact_register(&pending_list);
 }
 
@@ -136,9 +139,7 @@ record_change(const MessageForm *form, PendingTarget target, uint64 lane,
 	new.lane = lane;
 	new.target = target;
 	new.kind = kind;
-
-	/* A claim has nothing to scan in a record of a queue as a whole. */
-	new.scanned = target >= TARGET_QUEUE;
+	new.scanned_to = PG_INT64_MIN;
 	new.expires_at = form->expires_at;
 	new.delayed_from = delayed_from;
 	new.range.priority = form->priority;
@@ -262,130 +263,6 @@ pending_record_restore(Oid relid)
 	for (int i = 0; i < ALL_SEGMENTS; i++)
 		if (catalog_segment_oid(i) == relid)
 			segment_found_rows(i);
-}
-
-/* --- What the transaction itself may claim --- */
-
-/*
- * Set *queue_id to the next queue after it, in the order of ids, in which
- * this transaction has changed anything.  Returns false if there is none.
- */
-bool
-pending_next_queue(int32 *queue_id)
-{
-	int32		next = PG_INT32_MAX;
-
-	for (int i = 0; i < pending_list.n; i++)
-		if (pending_list_at(i)->queue_id > *queue_id)
-			next = Min(next, pending_list_at(i)->queue_id);
-	*queue_id = next;
-	return next != PG_INT32_MAX;
-}
-
-/*
- * Get a range of messages that this transaction has made free itself, and
- * that none of its claims has scanned since.  Each range is returned once,
- * since the caller is about to scan it.  Returns false if there is none.
- */
-bool
-pending_next_own(int32 queue_id, TimestampTz now, MessageRange *range)
-{
-	PendingChange *record = NULL;
-
-	while ((record = pending_list_next(queue_id, record)) != NULL)
-		if (record->target == TARGET_MESSAGES && !record->scanned &&
-			record->range.due <= now)
-		{
-			record->scanned = true;
-			*range = record->range;
-			return true;
-		}
-	return false;
-}
-
-/*
- * A claim has not scanned its own ranges to the end: pending_next_own()
- * returns all of them once more.
- */
-void
-pending_rescan_own(int32 queue_id)
-{
-	PendingChange *record = NULL;
-
-	while ((record = pending_list_next(queue_id, record)) != NULL)
-		record->scanned = false;
-}
-
-/*
- * Returns whether this transaction has itself changed a message of the queue,
- * so that a commit makes it free at the time "until" or earlier, and none of
- * its claims has scanned it since.
- */
-bool
-pending_has_own(int32 queue_id, TimestampTz until)
-{
-	PendingChange *record = NULL;
-
-	while ((record = pending_list_next(queue_id, record)) != NULL)
-		if ((record->target == TARGET_MESSAGES ||
-			 record->target == TARGET_DELAYED) &&
-			!record->scanned && record->range.due <= until)
-			return true;
-	return false;
-}
-
-/*
- * Give a turn to the groups in which this transaction has made room, because
- * other sessions may have found them full, but its own claims will not.
- */
-void
-pending_give_turns(int32 queue_id)
-{
-	PendingChange *record = NULL;
-
-	while ((record = pending_list_next(queue_id, record)) != NULL)
-		if (record->target == TARGET_ROOM || record->target == TARGET_TURN)
-			availability_give_turn(queue_id, record->lane);
-}
-
-/*
- * Returns whether this transaction may have locked, changed or deleted a
- * message of the lane.  The records of delayed messages do not have the lane,
- * and those of messages of several lanes have been united, so any one of these
- * counts.
- */
-bool
-pending_has_lane(int32 queue_id, uint64 lane)
-{
-	PendingChange *record = NULL;
-
-	while ((record = pending_list_next(queue_id, record)) != NULL)
-		if (record->target == TARGET_DELAYED ||
-			(record->target == TARGET_MESSAGES &&
-			 (record->lane == lane || record->lane == LANE_OF_OVERFLOW)))
-			return true;
-	return false;
-}
-
-/*
- * Returns whether this transaction has delayed a message that is due now, and
- * sets *from to a time before which none of them was due.
- */
-bool
-pending_has_own_delayed(int32 queue_id, TimestampTz now, TimestampTz *from)
-{
-	bool		found = false;
-	PendingChange *record = NULL;
-
-	while ((record = pending_list_next(queue_id, record)) != NULL)
-		if (record->target == TARGET_DELAYED && !record->scanned &&
-			record->range.due <= now)
-		{
-			*from = found ? Min(*from, record->delayed_from) :
-				record->delayed_from;
-			found = true;
-		}
-	return found;
 }
 
 /* --- The end of a transaction --- */
@@ -652,6 +529,7 @@ static void
 pending_roll_back(int first)
 {
 	TimestampTz now;
+	int			n = pending_list.n;
 	int			kept = first;
 
 	availability_end_wait(true);
@@ -663,14 +541,9 @@ pending_roll_back(int first)
 	/* Those that were not recorded may be of this subtransaction. */
 	forget_all_maps();
 
-	/*
-	 * The subtransaction may have claimed messages that its parents have made
-	 * free.  These are free again, and only our own claims can find them.
-	 */
-	for (int i = 0; i < first; i++)
-		pending_list_at(i)->scanned = false;
 	now = GetCurrentTimestamp();
-	for (int i = first; i < pending_list.n; i++)
+	pending_list_unlink(first);
+	for (int i = first; i < n; i++)
 	{
 		PendingChange *record = pending_list_at(i);
 
@@ -685,10 +558,10 @@ pending_roll_back(int first)
 		 */
 		return_record(record, now, DT_NOBEGIN, false);
 		record->range.due = DT_NOBEGIN;
-		record->scanned = true;
-		*pending_list_at(kept++) = *record;
+		record->in_map = true;
+		*pending_list_at(kept) = *record;
+		pending_list_link(kept++);
 	}
-	if (kept < pending_list.n)
-		pending_list_truncate(kept);
+	pending_list.n = kept;
 	close_and_release_maps();
 }

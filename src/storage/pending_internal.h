@@ -30,6 +30,30 @@ typedef enum PendingTarget
 	TARGET_MOVE					/* it comes from another server, or goes there */
 } PendingTarget;
 
+/*
+ * A queue has a list of records for each class, so that a claim of the same
+ * transaction reads only those in which it may find something.
+ */
+typedef enum PendingClass
+{
+	PENDING_FREE,				/* messages that a commit makes free at once */
+	PENDING_LATER,				/* ... at a time, such as the end of a claim */
+	PENDING_DELAYED,			/* delayed messages that come due */
+	PENDING_ROOM,				/* room in groups with a bound */
+	PENDING_OTHER				/* nothing that such a claim may find */
+} PendingClass;
+
+#define PENDING_CLASSES		(PENDING_OTHER + 1)
+
+/* The records of one class of a queue */
+typedef struct PendingRecords
+{
+	int			latest;			/* or -1 */
+	int			unscanned;		/* all records before this one are scanned */
+	TimestampTz due;			/* nothing that is not scanned is free before
+								 * that */
+} PendingRecords;
+
 /* Changes to messages whose numbers are close, or to a queue as a whole */
 typedef struct PendingChange
 {
@@ -38,11 +62,13 @@ typedef struct PendingChange
 	int32		queue_id;
 	uint64		lane;			/* of the messages, or of the group;
 								 * LANE_OF_OVERFLOW: of several */
-	int			previous;		/* earlier record with the same hash, or -1 */
+	int			previous;		/* the one before in PendingRecords, or -1 */
 	PendingTarget target;
 	PendingKind kind;
-	bool		scanned;		/* a claim of this transaction has scanned it
-								 * since */
+	bool		in_map;			/* after a rollback to a savepoint: own claims
+								 * find the messages by the map */
+	int64		scanned_to;		/* own claims have scanned the messages up to
+								 * this number since */
 	TimestampTz expires_at;		/* when the first of the messages expires, or
 								 * earlier */
 	TimestampTz delayed_from;	/* TARGET_DELAYED: the first due time of the
@@ -54,10 +80,20 @@ typedef struct PendingChange
 /* The records of the open transaction, the latest one last */
 extern XactList pending_list;
 
+/* What its claims have scanned of them (pending_own.c) */
+extern XactList own_scans;
+
 static inline PendingChange *
 pending_list_at(int i)
 {
 	return xact_record(&pending_list, i);
+}
+
+/* Returns whether own claims have not scanned all of the record. */
+static inline bool
+pending_is_unscanned(const PendingChange *record)
+{
+	return record->scanned_to < record->range.last;
 }
 
 /* Returns whether messages are inserted that are free after a commit. */
@@ -70,8 +106,10 @@ pending_is_push(const PendingChange *record)
 
 /* pending_list.c */
 extern bool pending_list_add(const PendingChange *new);
-extern PendingChange *pending_list_next(int32 queue_id,
-										const PendingChange *after);
-extern void pending_list_truncate(int n);
+extern PendingRecords *pending_list_find(int32 queue_id, PendingClass class);
+extern int32 pending_list_next_queue(int32 queue_id);
+extern void pending_list_link(int i);
+extern void pending_list_unlink(int first);
+extern void pending_list_unscanned(int i);
 
 #endif							/* QUEUE_PENDING_INTERNAL_H */

@@ -29,22 +29,36 @@
 
 #include "map/lanes.h"
 #include "storage/pending_internal.h"
+#include "util/hash.h"
 
 #define UNITE_FROM		100000	/* records of a transaction; see NOTES */
 #define RECORDS_MAX		400000
-#define EXTEND_DEPTH	32		/* how many of the latest records with the
-								 * same hash may grow */
+#define EXTEND_DEPTH	32		/* how many of the latest records of the same
+								 * class may grow */
 #define EXTEND_GAP		32		/* message numbers that may lie between a
 								 * record and what it grows by */
-#define FIRST_HEADS		16
 
-/*
- * A hash table of the records, so that the changes to one queue are found in a
- * transaction that has changed many: the latest record for each hash of a
- * queue's id, or -1.  Allocated in TopTransactionContext.
- */
-static int *heads = NULL;
-static int	nheads = 0;			/* a power of two, at least pending_list.n */
+/* The records of a queue */
+typedef struct QueueRecords
+{
+	int32		queue_id;
+	char		status;			/* for simplehash.h */
+	PendingRecords of_class[PENDING_CLASSES];
+} QueueRecords;
+
+#define SH_PREFIX		queues
+#define SH_ELEMENT_TYPE	QueueRecords
+#define SH_KEY_TYPE		int32
+#define SH_KEY			queue_id
+#define SH_HASH_KEY(table, key)	murmurhash32((uint32) (key))
+#define SH_EQUAL(table, a, b)	((a) == (b))
+#define SH_SCOPE		static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+/* Each queue that has records; in TopTransactionContext */
+static queues_hash *queues = NULL;
 
 /* Records with the same key may be united. */
 typedef struct RecordKey
@@ -59,6 +73,13 @@ typedef struct RecordKey
 	int			is_free;		/* a commit makes the messages free at once */
 } RecordKey;
 
+/* A united record, while records are united */
+typedef struct UnitedRecord
+{
+	RecordKey	key;
+	int			record;
+} UnitedRecord;
+
 /* pending_init() sets its callbacks. */
 XactList	pending_list = {.record_size = sizeof(PendingChange)};
 
@@ -70,11 +91,9 @@ static void grow_record(PendingChange *record, const PendingChange *new);
 static void get_key(const PendingChange *record, RecordKey *key);
 static void unite_record(PendingChange *into, const PendingChange *record);
 static void unite_all_records(void);
-static int *head_of_hash(uint32 hash);
-static int *head_of_queue(int32 queue_id);
-static void link_record(int i);
-static void link_all_records(void);
-static void enlarge_heads(void);
+static void make_records(int32 queue_id);
+static PendingClass class_of_record(const PendingChange *record);
+static PendingRecords *records_like(const PendingChange *record);
 
 /*
  * Let the record grow by a new one.  Returns false if they do not fit
@@ -98,7 +117,7 @@ extend_record(PendingChange *record, const PendingChange *new)
 		record->target != new->target ||
 		record->lane != new->lane ||
 		record->kind != new->kind ||
-		record->scanned || new->scanned ||
+		record->in_map || new->range.first <= record->scanned_to ||
 		record->range.priority != new->range.priority ||
 		record->range.due != new->range.due ||
 		record->extension != new->extension ||
@@ -127,8 +146,7 @@ bool
 pending_list_add(const PendingChange *new)
 {
 	PendingChange coarse;
-	PendingChange *record;
-	int			latest = -1;
+	int			i;
 
 	/*
 	 * A push to very many groups makes a record of each.  From here on we
@@ -142,25 +160,30 @@ pending_list_add(const PendingChange *new)
 		coarse.lane = LANE_OF_OVERFLOW;
 		new = &coarse;
 	}
-	if (pending_list.n > 0)
-		latest = *head_of_queue(new->queue_id);
-	for (int i = 0; i < EXTEND_DEPTH && latest >= 0; i++)
-	{
-		if (extend_record(pending_list_at(latest), new))
-			return true;
-		latest = pending_list_at(latest)->previous;
-	}
+
+	/* An earlier transaction has taken its hash table with it. */
 	if (pending_list.size == 0)
+	{
+		queues = queues_create(TopTransactionContext, 1, NULL);
 		unite_at = UNITE_FROM;
+	}
+	make_records(new->queue_id);
+	i = records_like(new)->latest;
+	for (int depth = 0; depth < EXTEND_DEPTH && i >= 0; depth++)
+	{
+		if (extend_record(pending_list_at(i), new))
+		{
+			pending_list_unscanned(i);
+			return true;
+		}
+		i = pending_list_at(i)->previous;
+	}
 	if (pending_list.n >= unite_at && unite_at <= RECORDS_MAX)
 		unite_all_records();
 	if (pending_list.n >= RECORDS_MAX)
 		return false;
-	if (pending_list.size == 0 || pending_list.n == nheads)
-		enlarge_heads();
-	record = xact_add(&pending_list);
-	*record = *new;
-	link_record(pending_list.n - 1);
+	*(PendingChange *) xact_add(&pending_list) = *new;
+	pending_list_link(pending_list.n - 1);
 	return true;
 }
 
@@ -200,7 +223,7 @@ unite_record(PendingChange *into, const PendingChange *record)
 	 */
 	if (into->lane != record->lane || into->target == TARGET_ROOM)
 		into->lane = LANE_OF_OVERFLOW;
-	into->scanned = into->scanned && record->scanned;
+	into->in_map = into->in_map && record->in_map;
 	into->range.due = Min(into->range.due, record->range.due);
 	grow_record(into, record);
 }
@@ -212,115 +235,157 @@ unite_record(PendingChange *into, const PendingChange *record)
 static void
 unite_all_records(void)
 {
+	HTAB	   *united = hash_create_blobs("united pending changes",
+										   sizeof(RecordKey),
+										   sizeof(UnitedRecord),
+										   CurrentMemoryContext);
 	int			before = pending_list.n;
 	int			n = 0;
 
-	/* The hash table is that of keys meanwhile. */
-	for (int i = 0; i < nheads; i++)
-		heads[i] = -1;
 	for (int i = 0; i < before; i++)
 	{
 		PendingChange *record = pending_list_at(i);
 		RecordKey	key;
-		RecordKey	other;
-		int		   *head;
-		int			j;
+		UnitedRecord *entry;
+		bool		found;
 
 		get_key(record, &key);
-		head = head_of_hash(hash_bytes((const unsigned char *) &key,
-									   sizeof(RecordKey)));
-		for (j = *head; j >= 0; j = pending_list_at(j)->previous)
-		{
-			get_key(pending_list_at(j), &other);
-			if (memcmp(&key, &other, sizeof(RecordKey)) == 0)
-				break;
-		}
-		if (j >= 0)
-			unite_record(pending_list_at(j), record);
+		entry = hash_search(united, &key, HASH_ENTER, &found);
+		if (found)
+			unite_record(pending_list_at(entry->record), record);
 		else
 		{
-			record->previous = *head;
-			*head = n;
+			entry->record = n;
 			*pending_list_at(n++) = *record;
 		}
 	}
-	pending_list_truncate(n);
+	hash_destroy(united);
+
+	/*
+	 * Own claims scan all once more: what they have scanned is not known of
+	 * the united records.
+	 */
+	own_scans.n = 0;
+	queues_reset(queues);
+	pending_list.n = n;
+	for (int i = 0; i < n; i++)
+	{
+		pending_list_at(i)->scanned_to = PG_INT64_MIN;
+		make_records(pending_list_at(i)->queue_id);
+		pending_list_link(i);
+	}
 	unite_at = Max(unite_at, 2 * n);
 	ereport(DEBUG2,
 			(errmsg_internal("the transaction has made %d records of changes to messages: they were united to %d",
 							 before, n)));
 }
 
-/* --- The hash table --- */
+/* --- The records of a queue --- */
 
-static int *
-head_of_hash(uint32 hash)
-{
-	return &heads[hash & (uint32) (nheads - 1)];
-}
-
-static int *
-head_of_queue(int32 queue_id)
-{
-	return head_of_hash(murmurhash32((uint32) queue_id));
-}
-
+/* Make the lists of a queue, if it has none. */
 static void
-link_record(int i)
+make_records(int32 queue_id)
 {
-	PendingChange *record = pending_list_at(i);
-	int		   *head = head_of_queue(record->queue_id);
+	bool		found;
+	QueueRecords *entry = queues_insert(queues, queue_id, &found);
 
-	record->previous = *head;
-	*head = i;
+	for (int i = 0; i < PENDING_CLASSES && !found; i++)
+	{
+		entry->of_class[i].latest = -1;
+		entry->of_class[i].unscanned = PG_INT32_MAX;
+		entry->of_class[i].due = DT_NOEND;
+	}
 }
 
-/* Build the hash table anew: its size or the array of records has changed. */
-static void
-link_all_records(void)
+/* Returns the records of a queue; NULL if it has never had any. */
+PendingRecords *
+pending_list_find(int32 queue_id, PendingClass class)
 {
-	for (int i = 0; i < nheads; i++)
-		heads[i] = -1;
-	for (int i = 0; i < pending_list.n; i++)
-		link_record(i);
-}
+	QueueRecords *entry;
 
-static void
-enlarge_heads(void)
-{
-	/* An earlier transaction has taken its hash table with it. */
-	bool		is_first = pending_list.size == 0;
-	int			n = is_first ? FIRST_HEADS : nheads * 2;
-
-	heads = is_first ?
-		MemoryContextAlloc(TopTransactionContext, n * sizeof(int)) :
-		repalloc(heads, n * sizeof(int));
-	nheads = n;
-	link_all_records();
+	/* There is no hash table before the first record. */
+	if (pending_list.size == 0)
+		return NULL;
+	entry = queues_lookup(queues, queue_id);
+	return entry == NULL ? NULL : &entry->of_class[class];
 }
 
 /*
- * Returns the latest record of a queue, or the next earlier one than "after";
- * NULL if there is none.
+ * Returns the next queue after this one, in the order of ids, that has
+ * records; PG_INT32_MAX if there is none.
  */
-PendingChange *
-pending_list_next(int32 queue_id, const PendingChange *after)
+int32
+pending_list_next_queue(int32 queue_id)
 {
-	int			i;
+	int32		next = PG_INT32_MAX;
+	queues_iterator iterator;
+	QueueRecords *entry;
 
-	/* There is no hash table before the first record. */
-	if (pending_list.n == 0)
-		return NULL;
-	i = after == NULL ? *head_of_queue(queue_id) : after->previous;
-	while (i >= 0 && pending_list_at(i)->queue_id != queue_id)
-		i = pending_list_at(i)->previous;
-	return i < 0 ? NULL : pending_list_at(i);
+	if (pending_list.size == 0)
+		return next;
+	queues_start_iterate(queues, &iterator);
+	while ((entry = queues_iterate(queues, &iterator)) != NULL)
+		if (entry->queue_id > queue_id)
+			next = Min(next, entry->queue_id);
+	return next;
 }
 
-/* Keep only the first n records, after records have moved. */
-void
-pending_list_truncate(int n)
+static PendingClass
+class_of_record(const PendingChange *record)
 {
-	pending_list.n = n;
-	link_all_records();
+	if (record->target == TARGET_ROOM || record->target == TARGET_TURN)
+		return PENDING_ROOM;
+	if (record->in_map || record->target >= TARGET_QUEUE ||
+		record->range.due == DT_NOEND)
+		return PENDING_OTHER;
+	if (record->target == TARGET_DELAYED)
+		return PENDING_DELAYED;
+	return record->range.due == DT_NOBEGIN ? PENDING_FREE : PENDING_LATER;
+}
+
+/* Returns the records among which this one belongs. */
+static PendingRecords *
+records_like(const PendingChange *record)
+{
+	QueueRecords *entry = queues_lookup(queues, record->queue_id);
+
+	Assert(entry != NULL);
+	return &entry->of_class[class_of_record(record)];
+}
+
+/* Own claims have to scan something of the record. */
+void
+pending_list_unscanned(int i)
+{
+	const PendingChange *record = pending_list_at(i);
+	PendingRecords *records = records_like(record);
+
+	records->unscanned = Min(records->unscanned, i);
+	records->due = Min(records->due, record->range.due);
+}
+
+/* Add the record to those of its class, as the latest one. */
+void
+pending_list_link(int i)
+{
+	PendingChange *record = pending_list_at(i);
+	PendingRecords *records = records_like(record);
+
+	Assert(records->latest < i);
+	record->previous = records->latest;
+	records->latest = i;
+	pending_list_unscanned(i);
+}
+
+/* Remove all records from "first" on from those of their classes. */
+void
+pending_list_unlink(int first)
+{
+	for (int i = pending_list.n - 1; i >= first; i--)
+	{
+		PendingRecords *records = records_like(pending_list_at(i));
+
+		Assert(records->latest == i);
+		records->latest = pending_list_at(i)->previous;
+	}
 }

@@ -373,6 +373,30 @@ breadth()	# cell engine round queues script
 }
 
 #
+# One transaction
+#
+
+# It claims and completes k messages, one by one.
+cell_loop()	# round
+{
+	pin 0
+	for engine in $engines; do
+		has "$engine" loop.sql || continue
+		for k in 1000 4000 16000; do
+			empty "$engine"
+			sql "$engine" "CALL bench_fill($k, '$body')"
+			ms=$(psql -XAtq -v ON_ERROR_STOP=1 -v k=$k -d "bench_$engine" \
+				-f "$engines_in/$engine/loop.sql" | awk '/^Time: / { print $2 }')
+			count "$engine"
+			[ "$waiting" -eq 0 ] || die "loop on $engine: $waiting of $k are left"
+			result loop "$engine" "$1" "$k" us_per_message \
+				"$(calc "$ms * 1000 / $k" 1)"
+			say "loop $engine $1, $k messages: $(calc "$ms * 1000 / $k" 1) us each" >&2
+		done
+	done
+}
+
+#
 # Batches
 #
 

@@ -98,6 +98,15 @@ END
 $$;
 
 -- Messages of no batch, or of one, for which another message waits.
+CREATE PROCEDURE bench_loop(k int) LANGUAGE plpgsql AS $$
+BEGIN
+    FOR i IN 1 .. k LOOP
+        PERFORM claim_complete('bench', claim_id)
+        FROM queue_claim('bench', 300, 60, 1);
+    END LOOP;
+END
+$$;
+
 CREATE PROCEDURE bench_members(k int, body jsonb, batched boolean)
 LANGUAGE plpgsql AS $$
 DECLARE

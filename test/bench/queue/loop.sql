@@ -1,0 +1,2 @@
+\timing on
+CALL bench_loop(:k);
