@@ -96,6 +96,13 @@ read_known_depths(QueueStatus *list, int n)
 
 	if (!depth_is_known(&generation))
 		return false;
+
+	/*
+	 * If the clock was set back, claims may be live whose ends were counted:
+	 * until that time has come again, only the rows tell.
+	 */
+	if (depth_end_may_be_counted(GetCurrentTimestamp()))
+		return false;
 	for (int i = 0; i < n; i++)
 		counts_read_depths(list[i].queue_id, list[i].depths);
 

@@ -186,6 +186,27 @@ set_clock(5200);
 becomes_true(q{SELECT count(*) = 1 FROM queue_claim('r', 300, 0, 1)},
 	'the group goes on');
 
+# --- back, before the end of a claim that was counted ---
+
+value(q{SELECT queue_create('e'); SELECT queue_push('e', '1');
+	SELECT FROM queue_claim('e', 300, 0, 1)});
+
+sub depths
+{
+	return value(q{SELECT ready || ' ' || claimed FROM queue_data.queue_status WHERE name = 'e'});
+}
+is(depths(), '0 1', 'a message is claimed');
+set_clock(5600);
+becomes_true(
+	q{SELECT (claim_priorities & 16384) <> 0 FROM ONLY queue_data.message_0
+		WHERE queue_id = (SELECT id FROM queue_data.queue WHERE name = 'e')},
+	'the end of its claim is counted');
+is(depths(), '1 0', 'it is ready');
+set_clock(5200);
+is(depths(), '0 1', 'it is claimed again, as the clock was set back');
+set_clock(5600);
+is(depths(), '1 0', 'until the claim ends once more');
+
 $_->quit foreach ($one, $listener);
 $node->stop;
 done_testing();
