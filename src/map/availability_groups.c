@@ -59,9 +59,11 @@ availability_set_lanes(AvailabilityMap *map, int bound)
 {
 	if (map->has_lanes && map->bound == bound)
 		return false;
+
+	/* This comes first, because it may fail. */
+	availability_clear(map, GetCurrentTimestamp());
 	map->has_lanes = true;
 	map->bound = bound;
-	availability_clear(map, GetCurrentTimestamp());
 	return true;
 }
 

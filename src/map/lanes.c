@@ -357,6 +357,7 @@ take_from_lane(AvailabilityMap *map, Lane *entry, int64 width,
 	int			priority = QUEUE_PRIORITIES - 1;
 
 	/* The highest priority comes first; one list is not empty. */
+	Assert(has_pieces(entry));
 	while (entry->pieces[priority].first == 0)
 		priority--;
 	lane_take_pieces(&entry->pieces[priority], width, range);

@@ -401,8 +401,20 @@ free_piece(PieceList *list, EntryNumber number)
 void
 lane_free_pieces(PieceList *list)
 {
-	while (list->first != 0)
-		free_piece(list, list->first);
+	uint32		n = 0;
+
+	if (list->first == 0)
+		return;
+	for (EntryNumber i = list->first; i != 0; i = piece_at(i)->next)
+		n++;
+
+	/* The list as a whole is unused: other queues need the lock, too. */
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	piece_at(list->last)->next = shared->pieces.unused;
+	shared->pieces.unused = list->first;
+	shared->pieces.n -= n;
+	LWLockRelease(&shared->lock);
+	list->first = list->last = 0;
 }
 
 static bool
@@ -502,24 +514,28 @@ void
 lane_take_pieces(PieceList *list, int64 width, MessageRange *range)
 {
 	int64		last = piece_at(list->first)->first + width - 1;
+	EntryNumber next;
 
 	fill_range(range, piece_at(list->first));
-	while (list->first != 0 && piece_at(list->first)->first <= last)
+	for (EntryNumber i = list->first;
+		 i != 0 && piece_at(i)->first <= last; i = next)
 	{
-		Piece	   *piece = piece_at(list->first);
+		Piece	   *piece = piece_at(i);
 
-		/* Pieces may overlap. */
+		next = piece->next;
 		range->last = Min(Max(range->last, piece->last), last);
 		range->delayed |= piece->delayed;
 
-		/* Only the beginning of this piece is wanted. */
+		/*
+		 * Only the beginning of this piece is wanted.  As pieces may overlap
+		 * (lane_add_piece), the next one may begin before that, too.
+		 */
 		if (piece->last > last)
-		{
 			piece->first = last + 1;
-			break;
-		}
-		free_piece(list, list->first);
+		else
+			free_piece(list, i);
 	}
+	Assert(list->first == 0 || piece_at(list->first)->first > last);
 }
 
 /*

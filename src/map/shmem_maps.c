@@ -298,8 +298,8 @@ find_map_by_key(const MapKey *key)
 	misses = pg_atomic_read_u32(misses_of(hash));
 	if (map->missed != misses)
 	{
-		map->missed = misses;
 		availability_restored(map, GetCurrentTimestamp());
+		map->missed = misses;	/* last: the call may fail */
 	}
 	return map;
 }
@@ -439,7 +439,7 @@ make_map(const MapKey *key, bool only_idle)
 								 * has to learn of that */
 	TimestampTz due = DT_NOEND; /* when its worker has to visit the queue */
 	uint32		n = pg_atomic_read_u32(&shared->n);
-	AvailabilityMap *map;
+	AvailabilityMap *map = NULL;
 	MapKey		evicted = {InvalidOid};
 	bool		is_there;
 	bool		is_made = false;
@@ -453,6 +453,8 @@ make_map(const MapKey *key, bool only_idle)
 	is_there = look_up_map(key, hash_map_key(key)) != 0;
 	if (!is_there && (map = find_room(only_idle)) != NULL)
 	{
+		/* This may fail, so it comes before all changes. */
+		lanes_attach();
 		if (OidIsValid(map_database(map)))
 		{
 			evicted.database = map_database(map);
@@ -462,10 +464,19 @@ make_map(const MapKey *key, bool only_idle)
 		}
 		init_map(map, key);
 		table_add(&maps, map->number, hash_map_key(key));
-		LWLockRelease(&map->lock);
 		is_made = true;
 	}
 	LWLockRelease(&shared->lock);
+
+	/*
+	 * A session that looks the map up meanwhile waits for this; but others
+	 * need not, as the map that was evicted may have had very many lanes.
+	 */
+	if (is_made)
+	{
+		availability_reset(map, GetCurrentTimestamp());
+		LWLockRelease(&map->lock);
+	}
 	database_map_evicted(home, due);
 	if (!is_there && (is_made || !only_idle))
 		log_map(key, is_made, &evicted);
@@ -513,7 +524,10 @@ forget_depths(AvailabilityMap *map)
 	shmem_clear_flag(map, MAP_CLAIMED);
 }
 
-/* Give a map, which is locked, to a queue; the table is locked, too. */
+/*
+ * Give a map, which is locked, to a queue; the table is locked, too.  The
+ * caller makes it forget what it knows.
+ */
 static void
 init_map(AvailabilityMap *map, const MapKey *key)
 {
@@ -545,7 +559,6 @@ init_map(AvailabilityMap *map, const MapKey *key)
 	map->learn_at = 0;
 	map->open_overflow = 0;
 	shmem_clear_flag(map, MAP_COUNTED);
-	availability_reset(map, GetCurrentTimestamp());
 }
 
 /*

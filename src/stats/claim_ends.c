@@ -137,7 +137,7 @@ claim_ends_collect(void)
 	while ((map = shmem_next_flagged(MAP_CLAIMED, &from)) != NULL)
 	{
 		ClaimedMessages claimed;
-
+		int32		queue_id;
 		bool		counted;
 
 		if (map_database(map) != MyDatabaseId ||
@@ -145,16 +145,21 @@ claim_ends_collect(void)
 			continue;
 		LWLockAcquire(&map->lock, LW_SHARED);
 		claimed = map->claimed;
+		queue_id = map_queue_id(map);
 		counted = map->depth_generation == generation;
 		LWLockRelease(&map->lock);
 
 		/* What is of an earlier generation is dropped. */
 		if (counted && claimed.end != DT_NOEND)
-			claim_ends_add(map_queue_id(map), &claimed, now);
+			claim_ends_add(queue_id, &claimed, now);
 
 		/* The map need not have it any more, unless more was added. */
 		LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-		if (memcmp(&map->claimed, &claimed, sizeof(ClaimedMessages)) == 0)
+		if (map_queue_id(map) == queue_id &&
+			map->claimed.end == claimed.end &&
+			map->claimed.first == claimed.first &&
+			map->claimed.last == claimed.last &&
+			map->claimed.priorities == claimed.priorities)
 		{
 			map->claimed = NO_CLAIMED_MESSAGES;
 			shmem_clear_flag(map, MAP_CLAIMED);

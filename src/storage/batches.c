@@ -490,6 +490,9 @@ batches_scan(int64 id, BatchMessages which, int64 upto, LOCKMODE lockmode,
 			 bool wait, BatchCallback callback, void *arg)
 {
 	bool		waiting = which != BATCH_MEMBERS;
+
+	/* The callback may push other snapshots. */
+	uint64		emptied = segment_emptied_before();
 	ScanKeyData keys[2];
 
 	if (which == BATCH_WAITING_ABOVE)
@@ -539,7 +542,7 @@ batches_scan(int64 id, BatchMessages which, int64 upto, LOCKMODE lockmode,
 		index_close(index, AccessShareLock);
 		message_table_close(&table, found && lockmode != AccessShareLock);
 	}
-	return !segment_snapshot_is_stale();
+	return !segment_emptied_since(emptied);
 }
 
 /* Callback of batches_scan: the lowest batch that is waited for */

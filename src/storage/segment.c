@@ -61,7 +61,8 @@
 static bool in_use[ALL_SEGMENTS];
 static uint64 known_generation = 0;
 
-/* emptied_count(), before the snapshot was taken that was pushed last */
+/* The snapshot that was pushed last, and emptied_count() before it was taken */
+static Snapshot pushed = NULL;
 static uint64 emptied_before = 0;
 
 static bool check_segment_sizes(bool all);
@@ -199,17 +200,37 @@ segment_push_snapshot(void)
 	emptied_before = emptied_count();
 	pg_memory_barrier();
 	PushActiveSnapshot(GetLatestSnapshot());
+	pushed = GetActiveSnapshot();
 }
 
 /*
- * Returns whether a segment was emptied since the snapshot was taken, which
- * then may not show where the last messages in there have gone.
+ * Returns whether a segment was emptied since the active snapshot was taken,
+ * which then may not show where the last messages in there have gone.  No
+ * other one was pushed since.
  */
 bool
 segment_snapshot_is_stale(void)
 {
+	Assert(GetActiveSnapshot() == pushed);
+	return segment_emptied_since(emptied_before);
+}
+
+/*
+ * Returns a number for segment_emptied_since(), of the snapshot that was
+ * pushed last; for a caller that has others pushed before it asks.
+ */
+uint64
+segment_emptied_before(void)
+{
+	Assert(GetActiveSnapshot() == pushed);
+	return emptied_before;
+}
+
+bool
+segment_emptied_since(uint64 before)
+{
 	pg_memory_barrier();
-	return emptied_count() != emptied_before;
+	return emptied_count() != before;
 }
 
 /* Replace the snapshot by a new one. */

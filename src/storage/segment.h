@@ -24,6 +24,8 @@ extern bool segment_may_hold(int segment, int64 first, int64 last);
 /* The snapshot to find messages with */
 extern void segment_push_snapshot(void);
 extern bool segment_snapshot_is_stale(void);
+extern uint64 segment_emptied_before(void);
+extern bool segment_emptied_since(uint64 before);
 extern void segment_renew_snapshot(void);
 
 #endif							/* QUEUE_SEGMENT_H */
