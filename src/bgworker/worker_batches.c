@@ -11,11 +11,15 @@
  *	  A probe that meets a transaction which is in progress is repeated when
  *	  that reports its end.  A prepared one reports nothing, and neither does
  *	  a role that has locked a queue: so these probes are also repeated after
- *	  a pause, which doubles while that does not help.
+ *	  a pause.
  *
  *	  A pass goes over all batches that have not finished, or for which
  *	  messages wait: when the worker starts, when one was lost for lack of
  *	  room, and every hour, for what has become old.
+ *
+ *	  Passes and repeated probes are not urgent, and neither is reading further
+ *	  what waits for a batch where a step could free nothing.  At most half of
+ *	  our time is spent on each of the two.
  *
  * src/bgworker/worker_batches.c
  *
@@ -30,8 +34,8 @@
 #include "shmem/batch_state.h"
 #include "util/clock.h"
 
-#define RETRY_MIN		USECS_PER_SEC
-#define RETRY_MAX		USECS_PER_MINUTE
+#define POSTPONE_MAX	USECS_PER_MINUTE
+#define DISPLACED_PAUSE	USECS_PER_SEC
 #define SLICE			(USECS_PER_SEC / 100)	/* then other tasks have their
 												 * turn */
 #define PASS_TIME		(60 * USECS_PER_MINUTE) /* between two passes */
@@ -42,6 +46,7 @@ static struct
 {
 	bool		goes_on;
 	int64		marker;			/* the last batch */
+	BatchStep	step;			/* the last step, with that batch */
 	uint64		generation;		/* batch_state_generation() at its begin */
 
 	/* By the monotonic clock */
@@ -50,12 +55,13 @@ static struct
 	int64		not_before;		/* at most half of our time is spent on passes */
 }			pass;
 
-static int64 retry_at = NEVER;	/* by the same clock: probes that could not
-								 * find out */
-static int64 retry_pause = RETRY_MIN;
+/* When a probe is repeated, by the same clock, and not before */
+static int64 retry_at = 0;
+static int64 retry_not_before = 0;
 
 static bool pass_step(void *arg);
-static void end_step(BatchStep *step, bool failed);
+static bool take_step(TaskStep function, BatchStep *step);
+static void end_step(const BatchStep *step);
 static void retry(void);
 static int64 pass_due(void);
 static void continue_pass(void);
@@ -66,22 +72,46 @@ pass_step(void *arg)
 {
 	BatchStep  *step = arg;
 
-	step->id = batch_end_next(pass.marker);
-	if (step->id == 0)
-		return false;
-	step->member = batch_state_add(step->id);
+	if (!step->goes_on)
+	{
+		memset(step, 0, sizeof(BatchStep));
+		step->look_for_old = true;
+		step->id = batch_end_next(pass.marker);
+		if (step->id == 0)
+			return false;
+		batch_state_add(step->id, &step->progress);
+	}
 	return batch_end_step(step);
+}
+
+/* Take a step.  If it fails, it has no results; returns whether it did. */
+static bool
+take_step(TaskStep function, BatchStep *step)
+{
+	if (task_step(function, step) != TASK_FAILED)
+		return false;
+	if (step->id != 0)
+		batch_state_add(step->id, &step->progress);
+	step->state = BATCH_UNKNOWN;
+	step->goes_on = false;
+	return true;
 }
 
 /* What a step has found is true only now that it has committed. */
 static void
-end_step(BatchStep *step, bool failed)
+end_step(const BatchStep *step)
 {
-	BatchState	state = failed ? BATCH_UNKNOWN : step->state;
+	BatchState	state = step->state;
+	int64		again;
 
-	if (state == BATCH_UNKNOWN)
-		retry_at = Min(retry_at, clock_monotonic() + retry_pause);
-	batch_state_set(step->id, state, step->member);
+	/*
+	 * What is read next is likely to be as urgent as this: it is if some
+	 * could be freed.
+	 */
+	if (step->goes_on)
+		state = step->nfreed > 0 ? BATCH_MAY_END : BATCH_UNKNOWN;
+	again = batch_state_set(step->id, state, step->goes_on, &step->progress);
+	retry_at = Min(retry_at, again);
 
 	/* It may become old. */
 	pass.next = Min(pass.next, clock_monotonic() + PASS_TIME);
@@ -98,22 +128,32 @@ batches_do_urgent(void)
 	BatchStep	step = {0};
 
 	while (!task_must_end() && clock_monotonic() < until &&
-		   (step.id = batch_state_take(&step.member)) != 0)
-		end_step(&step, task_step(batch_end_step, &step) == TASK_FAILED);
+		   (step.id = batch_state_take(&step.progress)) != 0)
+	{
+		(void) take_step(batch_end_step, &step);
+		end_step(&step);
+	}
 }
 
-/* Have the probes repeated that could not find out, when it is time. */
+/* Repeat probes that could not find out, or free all, when it is time. */
 static void
 retry(void)
 {
-	if (clock_monotonic() < retry_at)
+	int64		began = clock_monotonic();
+	int64		now = began;
+	BatchStep	step = {0};
+
+	if (now < Max(retry_at, retry_not_before))
 		return;
-	retry_at = NEVER;
-	retry_pause = Min(2 * retry_pause, RETRY_MAX);
-	batch_state_retry();
-	batches_do_urgent();
-	if (retry_at == NEVER && !batch_state_is_pending())
-		retry_pause = RETRY_MIN;
+	while (!task_must_end() && now < began + SLICE &&
+		   (step.id = batch_state_take_overdue(now, &step.progress,
+											   &retry_at)) != 0)
+	{
+		(void) take_step(batch_end_step, &step);
+		end_step(&step);
+		now = clock_monotonic();
+	}
+	retry_not_before = 2 * now - began;
 }
 
 /* Returns when the pass goes on, or the next one begins; or NEVER. */
@@ -133,12 +173,13 @@ static void
 continue_pass(void)
 {
 	int64		until = clock_monotonic() + SLICE;
-	BatchStep	step = {.look_for_old = true};
+	BatchStep  *step = &pass.step;
 
 	if (!pass.goes_on)
 	{
 		pass.goes_on = true;
 		pass.marker = 0;
+		memset(step, 0, sizeof(BatchStep));
 		pass.generation = batch_state_generation();
 		pass.next = NEVER;
 		pass.began = clock_monotonic();
@@ -147,16 +188,19 @@ continue_pass(void)
 	{
 		bool		failed;
 
-		step.id = 0;
-		failed = task_step(pass_step, &step) == TASK_FAILED;
-		if (step.id != 0)
+		if (!step->goes_on)
+			step->id = 0;
+		failed = take_step(pass_step, step);
+		if (step->goes_on)
+			continue;
+		if (step->id != 0)
 		{
-			pass.marker = step.id;
-			end_step(&step, failed);
+			pass.marker = step->id;
+			end_step(step);
 		}
 		else if (failed)
 		{
-			task_postpone(POSTPONE_BATCHES, 0, RETRY_MAX);
+			task_postpone(POSTPONE_BATCHES, 0, POSTPONE_MAX);
 			return;
 		}
 		else
@@ -179,6 +223,8 @@ void
 batches_round(void)
 {
 	retry();
+	if (batch_state_take_displaced())
+		pass.next = Min(pass.next, clock_monotonic() + DISPLACED_PAUSE);
 	if (pass_due() <= clock_monotonic())
 		continue_pass();
 }
@@ -187,7 +233,7 @@ batches_round(void)
 TimestampTz
 batches_next_due(void)
 {
-	int64		due = Min(pass_due(), retry_at);
+	int64		due = Min(pass_due(), Max(retry_at, retry_not_before));
 
 	return due == NEVER ? DT_NOEND :
 		GetCurrentTimestamp() + due - clock_monotonic();

@@ -12,14 +12,18 @@
  *	  happens once, because the row is locked, and a batch that has finished
  *	  gets no members.
  *
- *	  What waits for the batch is freed by the same step, up to FREE_AT_ONCE
- *	  messages, and the rest by further ones.  Each message is moved, under
- *	  its id, to where a push would put it now.  If the server crashes before
- *	  the last one, the worker goes on when it starts.  The row of a batch
- *	  stays for 14 days, and as long as messages wait for it.
+ *	  What waits for the batch is freed by the same step, and the rest by
+ *	  further ones.  Each message is moved, under its id, to where a push would
+ *	  put it now.  If the server crashes before the last one, the worker goes
+ *	  on when it starts.  The row of a batch stays for 14 days, and as long as
+ *	  messages wait for it.
+ *
+ *	  A step is short whether or not the messages can be freed: it reads some
+ *	  in the order of their ids, and says up to which one (BatchProgress).
  *
  *	  Nothing here waits for a lock that a user can hold.  What is locked is
- *	  left for another step.
+ *	  left behind.  When all has been read, the worker begins again, after a
+ *	  pause, at the first one that was left.
  *
  *	  Where there is no worker, the sessions that need it call
  *	  batch_end_here(), but not in transaction blocks.
@@ -58,8 +62,11 @@
 #include "storage/message_row.h"
 #include "storage/row.h"
 #include "storage/segment.h"
+#include "util/clock.h"
 
-#define FREE_AT_ONCE	1000	/* messages */
+#define READ_AT_ONCE	1000	/* messages of a segment, */
+#define READ_TIME		(USECS_PER_SEC / 200)	/* or as many as are freed in
+												 * that time */
 #define ROWS_AT_ONCE	1000	/* of queue_data.batch */
 #define ENDS_AT_ONCE	100		/* batches that a claim looks at */
 
@@ -83,6 +90,13 @@ typedef struct Freeing
 	MessageTable active;		/* where free messages go */
 	MemoryContext context;		/* for one message */
 
+	/* This step reads messages up to this id, */
+	int64		upto;
+	int			segment;		/* of this segment at the moment, */
+	int			nread;			/* so many in it up to now, */
+	int			nread_in_all;
+	int64		until;			/* until then, by the monotonic clock */
+
 	/* The queue of the last message; queue_id is 0 if there is none */
 	int32		queue_id;
 	bool		is_open;
@@ -97,6 +111,7 @@ static HeapTuple form_freed(Freeing *freeing, TupleDesc desc, HeapTuple tuple,
 							int delay);
 static bool free_message(Freeing *freeing, MessageTable *table,
 						 TupleTableSlot *slot);
+static bool is_read_later(Freeing *freeing, MessageTable *table, int64 id);
 static bool free_next(MessageTable *table, TupleTableSlot *slot, void *arg);
 static void free_waiting(Freeing *freeing);
 static bool may_end_here(void);
@@ -132,12 +147,12 @@ find_member(BatchStep *step)
 	bool		complete;
 
 	segment_push_snapshot();
-	complete = batches_scan(step->id, BATCH_MEMBERS, step->member,
+	complete = batches_scan(step->id, BATCH_MEMBERS, step->progress.witness,
 							AccessShareLock, false, note_member, &search);
 	PopActiveSnapshot();
 	if (!complete)
 		return BATCH_UNKNOWN;
-	step->member = search.id != 0 ? search.id : BATCH_NOT_PROBED;
+	step->progress.witness = search.id != 0 ? search.id : BATCH_NOT_PROBED;
 	if (search.id == 0)
 		return BATCH_NONE;
 
@@ -162,7 +177,7 @@ look_for_end(Batch *batch, BatchStep *step)
 	if (batch->closed_at == DT_NOEND &&
 		batch->created_at + BATCH_TIME > GetCurrentTimestamp())
 	{
-		step->member = BATCH_NOT_PROBED;
+		step->progress.witness = BATCH_NOT_PROBED;
 		return BATCH_WITNESS;
 	}
 
@@ -299,6 +314,35 @@ free_message(Freeing *freeing, MessageTable *table, TupleTableSlot *slot)
 	return true;
 }
 
+/*
+ * Returns whether a message is left to the next step, since this one has read
+ * enough of its segment, or of an earlier one: the next step begins with the
+ * lowest id that any of them has left to it.
+ */
+static bool
+is_read_later(Freeing *freeing, MessageTable *table, int64 id)
+{
+	if (freeing->segment != table->segment)
+	{
+		freeing->segment = table->segment;
+		freeing->nread = 0;
+		freeing->until = clock_monotonic() + READ_TIME;
+	}
+	if (id > freeing->upto)
+		return true;
+
+	/* Each segment has one message read, or the steps might not get on. */
+	if (freeing->nread == READ_AT_ONCE ||
+		(freeing->nread > 0 && clock_monotonic() >= freeing->until))
+	{
+		freeing->upto = id - 1;
+		return true;
+	}
+	freeing->nread++;
+	freeing->nread_in_all++;
+	return false;
+}
+
 /* Callback of batches_scan */
 static bool
 free_next(MessageTable *table, TupleTableSlot *slot, void *arg)
@@ -306,23 +350,21 @@ free_next(MessageTable *table, TupleTableSlot *slot, void *arg)
 	Freeing    *freeing = arg;
 	BatchStep  *step = freeing->step;
 	HeapTuple	tuple = row_tuple(slot);
+	int64		id = message_row_id(tuple);
 	MemoryContext old;
 
+	if (is_read_later(freeing, table, id))
+		return false;
 	if ((freeing->only_old &&
 		 message_read(tuple).created_at > freeing->now) ||
 		(step->only_queue != 0 &&
 		 message_row_queue(tuple) != step->only_queue))
 		return true;
-	if (step->nfreed == FREE_AT_ONCE)
-	{
-		step->state = BATCH_MAY_END;
-		return false;
-	}
 	old = MemoryContextSwitchTo(freeing->context);
 	if (free_message(freeing, table, slot))
 		step->nfreed++;
-	else
-		step->state = BATCH_UNKNOWN;
+	else if (step->progress.left == 0 || id < step->progress.left)
+		step->progress.left = id;
 
 	/* The next one may have the same deduplication key. */
 	CommandCounterIncrement();
@@ -336,20 +378,24 @@ static void
 free_waiting(Freeing *freeing)
 {
 	BatchStep  *step = freeing->step;
+	BatchProgress *progress = &step->progress;
+	bool		complete = false;
 
+	/* What was read while the batch had not finished has to be read again. */
+	if (step->is_for_old && !freeing->only_old)
+		progress->marker = progress->left = 0;
+	step->is_for_old = freeing->only_old;
+	freeing->upto = PG_INT64_MAX;
+	freeing->segment = NO_SEGMENT;
 	freeing->now = GetCurrentTimestamp();
 	freeing->context = AllocSetContextCreate(CurrentMemoryContext,
 											 "a message that is freed",
 											 ALLOCSET_DEFAULT_SIZES);
 	segment_push_snapshot();
-	if (!segment_open_active(&freeing->active, RING_MESSAGES, false))
-		step->state = BATCH_UNKNOWN;
-	else
+	if (segment_open_active(&freeing->active, RING_MESSAGES, false))
 	{
-		if (!batches_scan(step->id, BATCH_WAITING, PG_INT64_MAX,
-						  RowExclusiveLock, false, free_next, freeing) &&
-			step->state != BATCH_MAY_END)
-			step->state = BATCH_UNKNOWN;
+		complete = batches_scan(step->id, BATCH_WAITING, progress->marker,
+								RowExclusiveLock, false, free_next, freeing);
 		message_table_close(&freeing->active, step->nfreed > 0);
 	}
 
@@ -357,8 +403,25 @@ free_waiting(Freeing *freeing)
 	 * The parts go even if something is left: if the worker ends before the
 	 * next step, they stay until the batch is forgotten.
 	 */
-	if (!freeing->only_old && batches_scan_parts(&freeing->batch, true))
-		step->state = BATCH_MAY_END;
+	step->goes_on = complete && freeing->upto != PG_INT64_MAX;
+	ereport(DEBUG2,
+			(errmsg_internal("read %d messages that wait for batch %lld, and freed %d",
+							 freeing->nread_in_all, (long long) step->id,
+							 step->nfreed)));
+	if (step->goes_on)
+		progress->marker = freeing->upto;
+	else if (!freeing->only_old && batches_scan_parts(&freeing->batch, true))
+		step->goes_on = true;
+	else if (complete)
+	{
+		if (progress->left != 0)
+			step->state = BATCH_UNKNOWN;
+		progress->marker = progress->left == 0 || freeing->only_old ? 0 :
+			progress->left - 1;
+		progress->left = 0;
+	}
+	if (!complete)
+		step->state = BATCH_UNKNOWN;
 	PopActiveSnapshot();
 	MemoryContextDelete(freeing->context);
 	CommandCounterIncrement();
@@ -403,12 +466,15 @@ batch_end_step(void *arg)
 	Batch	   *batch = &freeing.batch;
 
 	step->state = BATCH_NONE;
+	step->goes_on = false;
 	step->nfreed = 0;
 	if (batches_fetch(step->id, batch) && batch->finished_at == DT_NOEND)
 		step->state = look_for_end(batch, step);
 	freeing.only_old = batch->finished_at == DT_NOEND;
 	if (!freeing.only_old || step->look_for_old)
 		free_waiting(&freeing);
+	if (step->goes_on)
+		return false;
 
 	/* Forget it. */
 	if (step->state == BATCH_NONE && !freeing.only_old &&
@@ -450,7 +516,7 @@ bool
 batch_end_here(int64 id, int32 queue_id)
 {
 	BatchStep	step = {
-		.id = id,.member = BATCH_NOT_PROBED,.only_queue = queue_id
+		.id = id,.progress.witness = BATCH_NOT_PROBED,.only_queue = queue_id
 	};
 	int			nest_level;
 	int			context;
@@ -469,7 +535,9 @@ batch_end_here(int64 id, int32 queue_id)
 	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID,
 						   context | SECURITY_LOCAL_USERID_CHANGE);
 	nest_level = NewGUCNestLevel();
-	(void) batch_end_step(&step);
+	do
+		(void) batch_end_step(&step);
+	while (step.goes_on && step.nfreed == 0);
 	AtEOXact_GUC(false, nest_level);
 	SetUserIdAndSecContext(user, context);
 	return step.nfreed > 0;

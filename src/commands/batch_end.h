@@ -12,16 +12,21 @@
 
 #include "shmem/batch_state.h"
 
-/* A step towards the end of a batch; all but the last two are set before */
+/* A step towards the end of a batch */
 typedef struct BatchStep
 {
 	int64		id;
-	int64		member;			/* that was found last, or BATCH_NOT_PROBED;
-								 * is set to the one that this step finds */
 	bool		look_for_old;	/* what has waited for too long becomes dead
 								 * letters, if the batch has not finished */
 	int32		only_queue;		/* free only messages of this queue, or 0 */
+
+	/* Set by the last step, for the next one */
+	BatchProgress progress;
+	bool		is_for_old;		/* it has only looked for these */
+
+	/* Results */
 	BatchState	state;			/* that the batch gets */
+	bool		goes_on;		/* there is more to be read */
 	int			nfreed;			/* messages */
 } BatchStep;
 

@@ -21,9 +21,10 @@
  *	  BATCH_WITNESS		its witness was unfinished when it was looked for
  *	  BATCH_MAY_END		the worker has to probe; the slot is in the list of
  *						its database
- *	  BATCH_UNKNOWN		the worker probes, or could not find out because
- *						another transaction was in the way; then it probes
- *						again after a pause
+ *	  BATCH_UNKNOWN		the worker probes, or could not find out or free all
+ *						that waits because another transaction was in the
+ *						way; then it probes again after a pause, which
+ *						depends on how long the batch has been in this state
  *
  *	  event										from			to
  *	  ---------------------------------------------------------------------
@@ -32,12 +33,12 @@
  *												BATCH_UNKNOWN	BATCH_MAY_END
  *	  a transaction that has kept the batch		BATCH_UNKNOWN	BATCH_MAY_END
  *	  from finishing has ended
- *	  the pause is over							BATCH_UNKNOWN	BATCH_MAY_END
  *	  the worker takes the batch from the list	BATCH_MAY_END	BATCH_UNKNOWN
  *	  the probe has found a member				BATCH_UNKNOWN	BATCH_WITNESS
  *	  there is more to be freed					BATCH_UNKNOWN	BATCH_MAY_END
  *	  the batch has finished, or does not exist BATCH_UNKNOWN	none
- *	  another batch needs the slot				BATCH_WITNESS	none
+ *	  another batch needs the slot				BATCH_WITNESS,
+ *												BATCH_UNKNOWN	none
  *
  *	  The order makes this safe.  A transaction reports when it has left the
  *	  proc array; the worker takes the batch before it takes the snapshot of
@@ -46,7 +47,9 @@
  *	  it in BATCH_UNKNOWN, or with a witness that it has finished.
  *
  *	  If there is no room for a slot, the worker goes over all batches
- *	  (batch_state_probe_all), as it does when it starts.
+ *	  (batch_state_probe_all), as it does when it starts.  So it does, after a
+ *	  pause, if a batch in BATCH_UNKNOWN has lost its slot: what was in the way
+ *	  may report nothing.
  *
  *	  test/model/batches.pml models this.
  *
@@ -62,19 +65,29 @@
 #include "shmem/batch_state.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
+#include "util/clock.h"
 #include "util/hash.h"
 
 #define SLOTS			8192
 #define SLOTS_TRIED		8		/* where the slot of a batch may be */
+
+/*
+ * The pause before a batch in BATCH_UNKNOWN is probed again: this part of the
+ * time for which it has been in that state
+ */
+#define RETRY_SHARE		8
+#define RETRY_MIN		USECS_PER_SEC
+#define RETRY_MAX		USECS_PER_MINUTE
 
 typedef struct BatchSlot
 {
 	Oid			database;
 	BatchState	state;			/* BATCH_NONE: the slot is free */
 	int64		batch;
-	int64		witness;		/* the member that was found last, or
-								 * BATCH_NOT_PROBED: none was, or the batch
-								 * cannot finish before it is closed */
+	BatchProgress progress;
+	int64		unknown_since;	/* by the monotonic clock; 0: it was not in
+								 * BATCH_UNKNOWN after the last probe */
+	int64		retry_at;		/* in BATCH_UNKNOWN, by the same clock */
 	int			next;			/* in the list of the database, plus 1, or 0 */
 } BatchSlot;
 
@@ -89,6 +102,7 @@ static SharedBatches *shared = NULL;
 static void init_batches(void *area);
 static void attach_batches(void *area);
 static DatabaseState *my_database(void);
+static bool is_displaced_before(const BatchSlot *slot, const BatchSlot *other);
 static BatchSlot *find_slot(int64 batch, bool make);
 static bool list_batch(DatabaseState *state, BatchSlot *slot);
 static bool needs_probe(int64 batch, int64 first, int64 last);
@@ -147,6 +161,31 @@ my_database(void)
 }
 
 /*
+ * Returns whether a batch loses its slot to a new one rather than the other
+ * one does: best one of which a member that is finished is probed once more
+ * anyway, else one that is to be probed again after a pause.  "other" is NULL
+ * if there is none.
+ */
+static bool
+is_displaced_before(const BatchSlot *slot, const BatchSlot *other)
+{
+	switch (slot->state)
+	{
+		case BATCH_NONE:
+			return true;
+		case BATCH_WITNESS:
+			return other == NULL || other->state == BATCH_UNKNOWN;
+		case BATCH_UNKNOWN:
+
+			/* We wake no worker of another database. */
+			return other == NULL && slot->database == MyDatabaseId;
+		case BATCH_MAY_END:
+			break;
+	}
+	return false;
+}
+
+/*
  * Returns the slot of a batch, or NULL.  If "make" is set, it may be a new
  * one, which has the state BATCH_NONE; then NULL says that there is no room.
  */
@@ -163,21 +202,17 @@ find_slot(int64 batch, bool make)
 		if (slot->state != BATCH_NONE && slot->batch == batch &&
 			slot->database == MyDatabaseId)
 			return slot;
-
-		/*
-		 * If none is free, take the place of a batch that need not be probed
-		 * now.  When a member of that is finished, it is probed once more.
-		 */
-		if (slot->state == BATCH_NONE ||
-			(slot->state == BATCH_WITNESS && new == NULL))
+		if (is_displaced_before(slot, new))
 			new = slot;
 	}
 	if (!make || new == NULL)
 		return NULL;
+	if (new->state == BATCH_UNKNOWN)
+		pg_atomic_write_u32(&my_database()->batches_displaced, 1);
+	memset(new, 0, sizeof(BatchSlot));
 	new->database = MyDatabaseId;
-	new->state = BATCH_NONE;
 	new->batch = batch;
-	new->witness = BATCH_NOT_PROBED;
+	new->progress.witness = BATCH_NOT_PROBED;
 	return new;
 }
 
@@ -212,12 +247,12 @@ needs_probe(int64 batch, int64 first, int64 last)
 {
 	BatchSlot  *slot = find_slot(batch, false);
 
-	/* A lock has kept no probe from finding out, if there was none. */
+	/* A probe may have met our lock, and the slot was lost since. */
 	if (slot == NULL)
-		return last != 0;
+		return true;
 	return slot->state == BATCH_UNKNOWN ||
 		(slot->state == BATCH_WITNESS &&
-		 first <= slot->witness && slot->witness <= last);
+		 first <= slot->progress.witness && slot->progress.witness <= last);
 }
 
 /*
@@ -287,12 +322,19 @@ batch_state_generation(void)
 	return state == NULL ? 0 : pg_atomic_read_u64(&state->batches_lost);
 }
 
-/*
- * Take a batch that is to be probed, and its last witness.  Returns 0 if there
- * is none.
- */
+/* Returns whether a batch in BATCH_UNKNOWN has lost its slot since. */
+bool
+batch_state_take_displaced(void)
+{
+	DatabaseState *state = my_database();
+
+	return state != NULL &&
+		pg_atomic_exchange_u32(&state->batches_displaced, 0) != 0;
+}
+
+/* Take a batch that is to be probed.  Returns 0 if there is none. */
 int64
-batch_state_take(int64 *witness)
+batch_state_take(BatchProgress *progress)
 {
 	DatabaseState *state = my_database();
 	int64		batch = 0;
@@ -306,7 +348,7 @@ batch_state_take(int64 *witness)
 
 		state->batches = slot->next;
 		slot->state = BATCH_UNKNOWN;
-		*witness = slot->witness;
+		*progress = slot->progress;
 		batch = slot->batch;
 	}
 	LWLockRelease(&shared->lock);
@@ -314,35 +356,75 @@ batch_state_take(int64 *witness)
 }
 
 /*
- * The worker is about to probe a batch that it has not taken from the list.
- * Returns the last witness.
+ * Take a batch that is to be probed again after a pause, if it is time for
+ * one: that which could not be probed for the shortest time, so that it does
+ * not wait for many others.  Returns 0 if there is none.  *next is set to when
+ * there is another one.
  */
 int64
-batch_state_add(int64 batch)
+batch_state_take_overdue(int64 now, BatchProgress *progress, int64 *next)
+{
+	BatchSlot  *found = NULL;
+	int64		batch = 0;
+
+	*next = PG_INT64_MAX;
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	for (int i = 0; i < SLOTS; i++)
+	{
+		BatchSlot  *slot = &shared->slots[i];
+
+		if (slot->state != BATCH_UNKNOWN || slot->database != MyDatabaseId)
+			continue;
+		if (slot->retry_at > now ||
+			(found != NULL && slot->unknown_since <= found->unknown_since))
+			*next = Min(*next, slot->retry_at);
+		else
+		{
+			if (found != NULL)
+				*next = Min(*next, found->retry_at);
+			found = slot;
+		}
+	}
+	if (found != NULL)
+	{
+		batch = found->batch;
+		*progress = found->progress;
+	}
+	LWLockRelease(&shared->lock);
+	return batch;
+}
+
+/* The worker is about to probe a batch that it has not taken. */
+void
+batch_state_add(int64 batch, BatchProgress *progress)
 {
 	BatchSlot  *slot;
-	int64		witness = BATCH_NOT_PROBED;
 
+	memset(progress, 0, sizeof(BatchProgress));
+	progress->witness = BATCH_NOT_PROBED;
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	slot = find_slot(batch, true);
 	if (slot != NULL)
 	{
-		witness = slot->witness;
+		*progress = slot->progress;
 		if (slot->state != BATCH_MAY_END)
 			slot->state = BATCH_UNKNOWN;
 	}
 	LWLockRelease(&shared->lock);
-	return witness;
 }
 
 /*
- * The worker has probed a batch, which gets this state; witness: the member
- * that was found last.
+ * The worker has probed a batch, which gets this state.  In BATCH_UNKNOWN it
+ * is to be probed again after a pause, or, if the probe is to go on, when
+ * there is time.  Returns when that is, else PG_INT64_MAX.
  */
-void
-batch_state_set(int64 batch, BatchState state, int64 witness)
+int64
+batch_state_set(int64 batch, BatchState state, bool goes_on,
+				const BatchProgress *progress)
 {
 	BatchSlot  *slot;
+	int64		retry_at = PG_INT64_MAX;
+	int64		now = clock_monotonic();
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	slot = find_slot(batch, false);
@@ -350,7 +432,17 @@ batch_state_set(int64 batch, BatchState state, int64 witness)
 	/* If a member was finished meanwhile, that may have been this one. */
 	if (slot != NULL && slot->state == BATCH_UNKNOWN)
 	{
-		slot->witness = witness;
+		slot->progress = *progress;
+		if (state != BATCH_UNKNOWN)
+			slot->unknown_since = 0;
+		else if (slot->unknown_since == 0)
+			slot->unknown_since = now;
+		slot->retry_at = now;
+		if (!goes_on)
+			slot->retry_at += Min(Max((now - slot->unknown_since) / RETRY_SHARE,
+									  RETRY_MIN), RETRY_MAX);
+		if (state == BATCH_UNKNOWN)
+			retry_at = slot->retry_at;
 		if (state == BATCH_MAY_END)
 			(void) list_batch(my_database(), slot);
 		else
@@ -359,21 +451,14 @@ batch_state_set(int64 batch, BatchState state, int64 witness)
 	LWLockRelease(&shared->lock);
 
 	/* There was no room for it. */
-	if (slot == NULL && (state == BATCH_MAY_END || state == BATCH_UNKNOWN))
+	if (retry_at != PG_INT64_MAX)
+		ereport(DEBUG2,
+				(errmsg_internal("batch %lld is probed again after %lld ms",
+								 (long long) batch,
+								 (long long) (retry_at - now) / 1000)));
+	if (slot == NULL && state == BATCH_MAY_END)
 		batch_state_probe_all();
-}
-
-/* Have all batches probed again of which a probe could not find out. */
-void
-batch_state_retry(void)
-{
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < SLOTS; i++)
-	{
-		BatchSlot  *slot = &shared->slots[i];
-
-		if (slot->state == BATCH_UNKNOWN && slot->database == MyDatabaseId)
-			(void) list_batch(my_database(), slot);
-	}
-	LWLockRelease(&shared->lock);
+	else if (slot == NULL && state == BATCH_UNKNOWN)
+		pg_atomic_write_u32(&my_database()->batches_displaced, 1);
+	return retry_at;
 }

@@ -22,6 +22,17 @@ typedef enum BatchState
 	BATCH_UNKNOWN
 } BatchState;
 
+/* How far the worker has come with a batch */
+typedef struct BatchProgress
+{
+	int64		witness;		/* the member that was found last, or
+								 * BATCH_NOT_PROBED: none was, or the batch
+								 * cannot finish before it is closed */
+	int64		marker;			/* what waits for it was read up to this id, */
+	int64		left;			/* and the first one that could not be freed,
+								 * or 0 */
+} BatchProgress;
+
 extern void batch_state_init(void);
 extern void batch_state_clear(Oid database);
 
@@ -31,10 +42,13 @@ extern void batch_state_probe_all(void);
 
 /* For the worker */
 extern bool batch_state_is_pending(void);
-extern int64 batch_state_take(int64 *witness);
+extern int64 batch_state_take(BatchProgress *progress);
+extern int64 batch_state_take_overdue(int64 now, BatchProgress *progress,
+									  int64 *next);
 extern uint64 batch_state_generation(void);
-extern int64 batch_state_add(int64 batch);
-extern void batch_state_set(int64 batch, BatchState state, int64 witness);
-extern void batch_state_retry(void);
+extern bool batch_state_take_displaced(void);
+extern void batch_state_add(int64 batch, BatchProgress *progress);
+extern int64 batch_state_set(int64 batch, BatchState state, bool goes_on,
+							 const BatchProgress *progress);
 
 #endif							/* QUEUE_BATCH_STATE_H */

@@ -121,6 +121,7 @@ init_databases(void *area)
 		pg_atomic_init_u64(&state->full_visit_at, 0);
 		pg_atomic_init_u32(&state->history_written, 0);
 		pg_atomic_init_u64(&state->batches_lost, 0);
+		pg_atomic_init_u32(&state->batches_displaced, 0);
 		for (int j = 0; j < WORKER_COUNTERS; j++)
 			pg_atomic_init_u64(&state->counters[j], 0);
 		depth_state_init(&state->depths);

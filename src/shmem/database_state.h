@@ -96,6 +96,8 @@ typedef struct DatabaseState
 								 * of batch_state.c */
 	pg_atomic_uint32 history_written;	/* 1: since the worker has looked */
 	pg_atomic_uint64 batches_lost;	/* how often all batches had to be probed */
+	pg_atomic_uint32 batches_displaced; /* 1: a batch that is to be probed
+										 * after a pause has lost its slot */
 	pg_atomic_uint64 counters[WORKER_COUNTERS];
 	DepthState	depths;			/* see there */
 	RingState	ring;			/* see there */

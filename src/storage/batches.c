@@ -477,16 +477,16 @@ batches_insert_entries(MessageTable *table, HeapTuple *tuples,
 
 /*
  * Call the callback for messages of a batch, as the active snapshot shows
- * them: for its members with ids up to "upto", in each segment by descending
- * ids; or, if "which" says so, by ascending ids for those that wait for it, or
- * for all batches above it.  If it returns false, the scan goes on with the
- * next segment.
+ * them: for its members with ids up to "bound", in each segment by descending
+ * ids; or, if "which" says so, by ascending ids for those with ids above it
+ * that wait for the batch, or for all batches above that.  If it returns
+ * false, the scan goes on with the next segment.
  *
  * The caller has called segment_push_snapshot().  Returns false if that has
  * become stale, or, unless "wait" is set, if a segment is locked.
  */
 bool
-batches_scan(int64 id, BatchMessages which, int64 upto, LOCKMODE lockmode,
+batches_scan(int64 id, BatchMessages which, int64 bound, LOCKMODE lockmode,
 			 bool wait, BatchCallback callback, void *arg)
 {
 	bool		waiting = which != BATCH_MEMBERS;
@@ -501,8 +501,12 @@ batches_scan(int64 id, BatchMessages which, int64 upto, LOCKMODE lockmode,
 	else
 		ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT8EQ,
 					Int64GetDatum(id));
-	ScanKeyInit(&keys[1], 2, BTLessEqualStrategyNumber, F_INT8LE,
-				Int64GetDatum(upto));
+	if (waiting)
+		ScanKeyInit(&keys[1], 2, BTGreaterStrategyNumber, F_INT8GT,
+					Int64GetDatum(bound));
+	else
+		ScanKeyInit(&keys[1], 2, BTLessEqualStrategyNumber, F_INT8LE,
+					Int64GetDatum(bound));
 
 	/* In shared memory each segment in which a row was written is known. */
 	if (!shmem_exists())
@@ -571,8 +575,8 @@ batches_next_waiting(int64 id, bool wait)
 	if (!OidIsValid(catalog_oid(CATALOG_BATCH)))
 		return result;
 	segment_push_snapshot();
-	(void) batches_scan(id, BATCH_WAITING_ABOVE, PG_INT64_MAX, AccessShareLock,
-						wait, note_batch, &result);
+	(void) batches_scan(id, BATCH_WAITING_ABOVE, 0, AccessShareLock, wait,
+						note_batch, &result);
 	PopActiveSnapshot();
 	return result;
 }
@@ -601,8 +605,8 @@ batches_count(Batch *batch, int64 *unfinished, int64 *waiting)
 		*unfinished = *waiting = 0;
 		if (batches_scan(batch->id, BATCH_MEMBERS, PG_INT64_MAX,
 						 AccessShareLock, true, count_message, unfinished) &&
-			batches_scan(batch->id, BATCH_WAITING, PG_INT64_MAX,
-						 AccessShareLock, true, count_message, waiting))
+			batches_scan(batch->id, BATCH_WAITING, 0, AccessShareLock, true,
+						 count_message, waiting))
 			break;
 		segment_renew_snapshot();
 	}

@@ -70,7 +70,7 @@ inline report_unlocked()
 {
 	d_step {
 		if
-		:: slot == UNKNOWN -> slot = MAY_END
+		:: slot == UNKNOWN || slot == NONE -> slot = MAY_END
 		:: else
 		fi
 	}
@@ -280,6 +280,8 @@ proctype Evictor()
 end:
 	do
 	:: atomic { evictions > 0 && slot == WITNESS -> evictions--; slot = NONE }
+	:: atomic { evictions > 0 && slot == UNKNOWN ->
+			evictions--; slot = NONE; retry = true }
 	od
 }
 
