@@ -135,12 +135,53 @@ RESET queue.max_claim_ttl;
 RESET queue.max_claim_grace;
 RESET queue.max_message_ttl;
 
--- ttl counts from the push, also for a delayed message
+-- ttl counts from the push, also for a delayed message; but it does not expire
+-- before it was due
 SELECT queue_push('delayed', '1', 1, 100) > 0 AS pushed;
 SELECT queue_push('delayed', '2', 100, 1) > 0 AS pushed;
 SELECT pg_sleep(1.1);
 SELECT body, ttl, age >= 1 AS aged FROM queue_claim('delayed', 10, 0);
 SELECT total FROM queue_stats('delayed');
+SELECT state, expires_at - due_at AS lives FROM queue_data.message
+WHERE queue = 'delayed' AND body = '1';
+
+-- What was pushed with a delay, given back with one, or retried lives for at least
+-- a minute after it can be claimed, whatever its lifetime and the claim say.
+DO $$
+DECLARE
+    b text;
+    m queue_message;
+BEGIN
+    FOREACH b IN ARRAY '{released, delayed retry, retry}'::text[] LOOP
+        PERFORM queue_push('due', to_jsonb(b), 1);
+        SELECT * INTO STRICT m FROM queue_claim('due', 5, 0, 1);
+        IF b = 'released' THEN
+            PERFORM claim_release('due', m.claim_id, 2);
+        ELSE
+            PERFORM message_retry('due', m.id, m.claim_id, 'fails',
+                                  CASE b WHEN 'retry' THEN 0 ELSE 2 END);
+        END IF;
+    END LOOP;
+    PERFORM queue_push('due', '"pushed"', 1, 2);
+END $$;
+SELECT pg_sleep(2.3);
+SELECT body, ttl >= 60 AS lives FROM queue_claim('due', 1, 0, 10) ORDER BY id;
+SELECT pg_sleep(1.2);
+SELECT body, ttl >= 60 AS lives FROM queue_claim('due', 1, 0, 10) ORDER BY id;
+
+-- So does one that was due long ago, since no worker ran, nor was anything claimed.
+SELECT queue_push('late', '1', 60, 3600) > 0 AS pushed;
+DO $$
+BEGIN
+    FOR i IN 0 .. 3 LOOP
+        EXECUTE format('UPDATE queue_data.delayed_%s
+            SET created_at = created_at - interval ''2 hours'',
+                due_at = due_at - interval ''2 hours''
+            WHERE body = ''1'' AND ttl = 60', i);
+    END LOOP;
+END $$;
+SELECT free, total FROM queue_stats('late');
+SELECT ttl >= 7260 AS lives FROM queue_claim('late', 10, 0);
 
 DROP FUNCTION pg_temp.push_and_claim(jsonb, int, int, int);
 DROP EXTENSION queue;

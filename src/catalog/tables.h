@@ -73,6 +73,8 @@ typedef struct MessageForm
 	bool		is_canceled;	/* it is removed when the claim ends */
 	bool		end_counted;	/* the claim has ended, and the message counts
 								 * as ready (claim_ends.c) */
+	bool		is_delayed;		/* the row is in a table of delayed messages,
+								 * where it does not expire */
 } MessageForm;
 
 #define Anum_message_id					1

@@ -251,7 +251,7 @@ claim_scan_lost(ClaimScan *scan, const ChosenMessage *message)
 		range.uncertain = false;
 	}
 	availability_return(catalog_queue_oid(), scan->request.queue->id, lane,
-						&range, message->form.expires_at, scan->pass.now);
+						&range, message_end(&message->form), scan->pass.now);
 	scan->pass.met_locked = true;
 	scan->pass.lost = true;
 }

@@ -509,8 +509,9 @@ claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	else
 	{
 		/* It would expire unseen if its next attempt came too late. */
-		if (is_retry && due != DT_NOBEGIN)
-			message_keep_for_retry(&form, due);
+		if (is_retry)
+			message_keep_for_retry(&form, due != DT_NOBEGIN ? due :
+								   GetCurrentTimestamp());
 		message_clear_claim(&form);
 	}
 	copy = message_row_change(RelationGetDescr(table->heap), tuple, &form);

@@ -84,10 +84,8 @@ expire_messages(const Queue *queue, int64 *marker, int64 last,
 		scanned++;
 		*marker = row.form.id;
 
-		/* It does not expire while it is claimed. */
 		if (!message_is_expired(&row.form, now))
-			*next = Min(*next, Max(row.form.expires_at,
-								   row.form.claimed_until));
+			*next = Min(*next, message_end(&row.form));
 
 		/* Lock it as the delete does, so that the delete does not wait. */
 		else if (message_lock_as_seen(row.table, row.slot,

@@ -245,6 +245,9 @@ form_freed(Freeing *freeing, TupleDesc desc, HeapTuple tuple, int delay)
 									   &no_headers);
 
 	values[0] = TimestampTzGetDatum(freeing->now);
+
+	/* Without a delay it can be claimed at once, and its lifetime begins. */
+	isnull[1] = delay == 0;
 	values[1] = TimestampTzGetDatum(freeing->now + USECS_PER_SEC * delay);
 	values[2] = JsonbPGetDatum(push_batch_headers(no_headers ? NULL :
 												  DatumGetJsonbP(headers),

@@ -79,3 +79,87 @@ ALTER TABLE queue_data.finished_ring
 INSERT INTO queue_data.finished_ring (active) VALUES (8), (11), (14), (16);
 COMMENT ON TABLE queue_data.finished_ring IS
 'which table of each ring of the history takes new rows, and since when';
+
+--
+-- Messages
+--
+-- All messages and their states, as before.  A delayed one does not expire; it lives
+-- for at least a minute after it can be claimed.
+DO $$
+DECLARE
+    arms text := '';
+    part text;
+BEGIN
+    FOREACH part IN ARRAY
+        (SELECT pg_catalog.array_agg('message_' OPERATOR(pg_catalog.||) s::text)
+         FROM pg_catalog.generate_series(0, 15) AS s)
+        OPERATOR(pg_catalog.||) '{delayed_0,delayed_1,delayed_2,delayed_3}'::text[]
+    LOOP
+        arms := arms OPERATOR(pg_catalog.||) pg_catalog.format('
+            UNION ALL
+            SELECT %L::text, m.id, m.queue_id, m.created_at, m.ttl,
+                   m.claim_ttl, m.claim_grace, m.claimed_until,
+                   m.claim_token, m.claim_count, m.claim_priorities,
+                   m.priority, m.client_id, m.attributes, m.group_key,
+                   m.headers, m.body, m.due_at, m.batch, m.after_batch
+            FROM queue_data.%I m', part, part);
+    END LOOP;
+    EXECUTE '
+        CREATE OR REPLACE VIEW queue_data.message
+            (relation, project, queue, id, state, priority, created_at,
+             expires_at, claimed_at, claimed_until, claim_count, due_at,
+             client_id, group_key, headers, attributes, body, batch,
+             after_batch) AS
+        SELECT u.relation, q.project, q.name, u.id,
+               CASE
+                   WHEN u.claim_token OPERATOR(pg_catalog.<>) 0
+                        AND u.claimed_until OPERATOR(pg_catalog.>) c.now
+                       THEN CASE WHEN e.is_canceled THEN ''canceled''
+                                 ELSE ''claimed'' END
+                   WHEN u.due_at OPERATOR(pg_catalog.>) c.now
+                       THEN ''delayed''
+                   WHEN u.due_at IS NULL
+                        AND e.expires_at OPERATOR(pg_catalog.<=) c.now
+                       THEN ''expired''
+                   ELSE ''free''
+               END,
+               u.priority, u.created_at, e.expires_at,
+               e.claimed_at, e.claimed_until,
+               COALESCE(u.claim_count, 0), u.due_at, u.client_id,
+               u.group_key, u.headers, u.attributes, u.body, u.batch,
+               u.after_batch
+        FROM (' OPERATOR(pg_catalog.||)
+        pg_catalog.regexp_replace(arms, 'UNION ALL', '') OPERATOR(pg_catalog.||) ')
+             AS u (relation, id, queue_id, created_at, ttl, claim_ttl,
+                   claim_grace, claimed_until, claim_token, claim_count,
+                   claim_priorities, priority, client_id, attributes, group_key,
+                   headers, body, due_at, batch, after_batch)
+             JOIN queue_data.queue q ON q.id OPERATOR(pg_catalog.=) u.queue_id
+             CROSS JOIN LATERAL
+             (SELECT CASE WHEN u.claim_token OPERATOR(pg_catalog.<>) 0
+                          THEN u.claimed_until OPERATOR(pg_catalog.-)
+                               pg_catalog.make_interval(secs => u.claim_ttl)
+                     END,
+                     CASE WHEN u.claim_token OPERATOR(pg_catalog.<>) 0
+                          THEN u.claimed_until END,
+                     u.claim_token OPERATOR(pg_catalog.<>) 0
+                     AND u.claim_priorities OPERATOR(pg_catalog.&) 8192::smallint
+                         OPERATOR(pg_catalog.<>) 0)
+             AS t (claimed_at, claimed_until, is_canceled)
+             CROSS JOIN LATERAL
+             (SELECT t.claimed_at, t.claimed_until, t.is_canceled,
+                     CASE WHEN t.is_canceled THEN t.claimed_until
+                     ELSE GREATEST(u.created_at OPERATOR(pg_catalog.+)
+                              pg_catalog.make_interval(secs => u.ttl),
+                              LEAST(t.claimed_until OPERATOR(pg_catalog.+)
+                                    pg_catalog.make_interval(secs => u.claim_grace),
+                                    t.claimed_at OPERATOR(pg_catalog.+)
+                                    pg_catalog.make_interval(secs => 1209600)),
+                              u.due_at OPERATOR(pg_catalog.+)
+                              pg_catalog.make_interval(secs => 60))
+                     END)
+             AS e (claimed_at, claimed_until, is_canceled, expires_at)
+             CROSS JOIN LATERAL
+             (SELECT pg_catalog.clock_timestamp()) AS c (now)';
+END
+$$;

@@ -34,16 +34,14 @@
 #define MOVE_AT_ONCE	1000	/* messages */
 
 static bool move_due_messages(MessageScan *scan, MessageTable *active,
-							  TimestampTz now, Size *bytes);
+							  Size *bytes);
 
 /*
  * Move the messages of a scan to the active segment, until these are too many
- * bytes for one transaction.  Returns false if some had expired or were
- * locked.
+ * bytes for one transaction.  Returns false if some were locked.
  */
 static bool
-move_due_messages(MessageScan *scan, MessageTable *active, TimestampTz now,
-				  Size *bytes)
+move_due_messages(MessageScan *scan, MessageTable *active, Size *bytes)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "a delayed message to be moved",
@@ -56,11 +54,10 @@ move_due_messages(MessageScan *scan, MessageTable *active, TimestampTz now,
 		MemoryContext old = MemoryContextSwitchTo(context);
 
 		/*
-		 * Claims remove what has expired, and find what others have locked
-		 * now.  What is not taken stays in message_scan_due_left().
+		 * Claims find what others have locked now.  What is not taken stays in
+		 * message_scan_due_left().
 		 */
-		if (!message_is_expired(&row.form, now) &&
-			message_move(row.table, row.slot, active, bytes))
+		if (message_move(row.table, row.slot, active, bytes))
 			message_scan_take_due(scan);
 		else
 			all = false;
@@ -101,7 +98,7 @@ delayed_move_due(int32 queue_id, bool *more)
 	if (message_scan_is_blocked(scan) ||
 		!segment_open_active(&active, RING_MESSAGES, false))
 		message_scan_lock_error();
-	uncertain = !move_due_messages(scan, &active, now, &bytes);
+	uncertain = !move_due_messages(scan, &active, &bytes);
 	*more |= bytes >= MESSAGE_MOVE_BYTES;
 
 	/* No callback may report when what we have left becomes free. */

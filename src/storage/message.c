@@ -468,6 +468,10 @@ message_copy_to(MessageTable *from, MessageTable *to, HeapTuple tuple,
 	if (HeapTupleHasExternal(tuple))
 		whole = toast_flatten_tuple(tuple, desc);
 
+	/* From now on it can be claimed, and expire. */
+	if (form.is_delayed && !segment_is_delayed(to->segment))
+		message_keep_when_due(&form, GetCurrentTimestamp());
+
 	/* Before version 1.2 the tables do not have the last columns. */
 	memset(isnull, true, sizeof(isnull));
 	heap_deform_tuple(whole, desc, values, isnull);

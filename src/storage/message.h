@@ -28,13 +28,24 @@ message_is_claimed(const MessageForm *form, TimestampTz now)
 }
 
 /*
- * Returns whether the lifetime of the message is over.  A message under a
- * live claim does not expire.
+ * Returns when the message expires if it stays as it is.  A message under a
+ * live claim does not expire.  Neither does one in a table of delayed
+ * messages, because it must not expire before it can be claimed, however long
+ * no worker runs: it lives for some time after it is moved out of that table
+ * (message_copy_to).
  */
+static inline TimestampTz
+message_end(const MessageForm *form)
+{
+	return form->is_delayed ? DT_NOEND :
+		Max(form->expires_at, form->claimed_until);
+}
+
+/* Returns whether the lifetime of the message is over. */
 static inline bool
 message_is_expired(const MessageForm *form, TimestampTz now)
 {
-	return form->expires_at <= now && !message_is_claimed(form, now);
+	return message_end(form) <= now;
 }
 
 /* Reading */

@@ -21,7 +21,8 @@
  *	  The body and the optional columns are read by heap_getattr(), the others
  *	  in place, through the structs below.
  *
- *	  The lifetime ends ttl seconds after created_at, or later if the columns
+ *	  The lifetime of a message that is not delayed ends ttl seconds after
+ *	  created_at, or later if the columns
  *	  of the claim say so (kept_until).  So a claim that extends the lifetime
  *	  does not change ttl.  When that claim is released, or another one that
  *	  ends earlier takes its place, the extension is added to ttl, rounded up
@@ -90,6 +91,13 @@ typedef struct RowClaim
 /* Bits of RowClaim.priorities: see MessageForm.is_canceled and end_counted */
 #define CANCELED	0x2000
 #define END_COUNTED	0x4000
+
+/*
+ * How long a message lives at least when it was delayed, or is retried, in
+ * seconds from the time when it can be claimed.  60 are promised; the
+ * transaction that counts them has yet to commit.
+ */
+#define KEPT_WHEN_DUE	61
 
 #define CLAIM_SIZE	(offsetof(RowClaim, priorities) + sizeof(int16))
 #define CLAIM_COLUMNS	(Anum_message_claim_priorities - Anum_message_claim_token + 1)
@@ -284,8 +292,9 @@ message_set_canceled(MessageForm *form)
 }
 
 /*
- * A message of a claim is to be handed out again when it is due: it does not
- * expire before, nor for as long after as the claim would have kept it.
+ * A message of a claim is to be handed out again when it is due: from then on
+ * it lives for as long as the claim would have kept it, and at least for
+ * KEPT_WHEN_DUE.
  */
 void
 message_keep_for_retry(MessageForm *form, TimestampTz due)
@@ -293,6 +302,15 @@ message_keep_for_retry(MessageForm *form, TimestampTz due)
 	form->expires_at = Max(form->expires_at,
 						   kept_until(form->claimed_at, due,
 									  form->claim_grace));
+	message_keep_when_due(form, due);
+}
+
+/* The message can be claimed from then on: it does not expire at once. */
+void
+message_keep_when_due(MessageForm *form, TimestampTz due)
+{
+	form->expires_at = Max(form->expires_at,
+						   due + KEPT_WHEN_DUE * USECS_PER_SEC);
 }
 
 /* Make it a message that is under no claim. */
@@ -417,6 +435,7 @@ message_read(HeapTuple tuple)
 		.claimed_until = DT_NOBEGIN
 	};
 
+	form.is_delayed = !heap_attisnull(tuple, Anum_message_due_at, NULL);
 	if (claim == NULL)
 		return form;
 	form.claim_token = claim->token;

@@ -77,6 +77,7 @@
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
 #include "storage/batches.h"
+#include "storage/message.h"
 #include "storage/pending.h"
 #include "storage/pending_internal.h"
 
@@ -140,7 +141,7 @@ record_change(const MessageForm *form, PendingTarget target, uint64 lane,
 	new.target = target;
 	new.kind = kind;
 	new.scanned_to = PG_INT64_MIN;
-	new.expires_at = form->expires_at;
+	new.expires_at = message_end(form);
 	new.delayed_from = delayed_from;
 	new.range.priority = form->priority;
 	new.range.first = new.range.last = message_id_number(form->id);
