@@ -51,6 +51,7 @@ PG_FUNCTION_INFO_V1(sql_queue_workers);
 PG_FUNCTION_INFO_V1(sql_queue_restored);
 PG_FUNCTION_INFO_V1(sql_queue_not_replicated);
 PG_FUNCTION_INFO_V1(sql_queue_superusers_only);
+PG_FUNCTION_INFO_V1(sql_queue_handler_loaded);
 PG_FUNCTION_INFO_V1(sql_queue_segment_is_whole);
 PG_FUNCTION_INFO_V1(sql_queue_runners);
 PG_FUNCTION_INFO_V1(sql_queue_group_lane);
@@ -317,6 +318,37 @@ sql_queue_superusers_only(PG_FUNCTION_ARGS)
 				 errdetail("Only superusers may write the tables of the extension with SQL, because their rows say which role runs a job, and who may use a queue."),
 				 errhint("Call the functions of the extension.")));
 	PG_RETURN_POINTER(NULL);
+}
+
+/*
+ * queue_data.handler_loaded() returns trigger
+ *
+ * The trigger on queue_data.handler, before each row that SQL writes, as a
+ * restore does: it sets loaded_by to the time when the session began, so that
+ * the handler waits until it has ended (handler_check.c).
+ *
+ * Errors: 39P01 called, but not as a trigger before a row.
+ */
+Datum
+sql_queue_handler_loaded(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigger = (TriggerData *) fcinfo->context;
+	int			column = Anum_handler_loaded_by;
+	Datum		value = TimestampTzGetDatum(MyStartTimestamp);
+	bool		isnull = false;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) ||
+		!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" was not called by trigger manager before a row",
+						"queue_data.handler_loaded")));
+	PG_RETURN_POINTER(heap_modify_tuple_by_cols(TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ?
+												trigger->tg_newtuple :
+												trigger->tg_trigtuple,
+												RelationGetDescr(trigger->tg_relation),
+												1, &column, &value, &isnull));
 }
 
 /*

@@ -25,6 +25,7 @@
 #include "api/api_arg.h"
 #include "api/api_row.h"
 #include "jobs/handler.h"
+#include "jobs/handler_check.h"
 #include "jobs/runner_pool.h"
 #include "jobs/schedule.h"
 #include "queue/missing_queue.h"
@@ -34,6 +35,7 @@
 #include "util/settings.h"
 
 PG_FUNCTION_INFO_V1(sql_job_list);
+PG_FUNCTION_INFO_V1(sql_queue_handler_problem);
 PG_FUNCTION_INFO_V1(sql_job_schedules);
 PG_FUNCTION_INFO_V1(sql_job_progress);
 
@@ -45,11 +47,11 @@ typedef struct RunningJobs
 } RunningJobs;
 
 static RunningJobs list_running_jobs(void);
-static void put_handler(FunctionCallInfo fcinfo, const Handler *handler,
+static void put_handler(FunctionCallInfo fcinfo, Handler *handler,
 						const RunningJobs *jobs);
-static const char *reason_of(const Handler *handler, bool is_stopped);
-static void add_handler_columns(ApiRow *row, const Handler *handler,
-								int running);
+static const char *problem_of(Handler *handler);
+static const char *reason_of(const Handler *handler, const char *problem);
+static void add_handler_columns(ApiRow *row, Handler *handler, int running);
 static void add_job_columns(ApiRow *row, const Runner *runner);
 static void put_schedule(const Schedule *schedule, void *arg);
 
@@ -71,7 +73,7 @@ list_running_jobs(void)
 
 /* Return a row for each job of a queue that runs, or one if none does. */
 static void
-put_handler(FunctionCallInfo fcinfo, const Handler *handler,
+put_handler(FunctionCallInfo fcinfo, Handler *handler,
 			const RunningJobs *jobs)
 {
 	int			running = 0;
@@ -96,15 +98,22 @@ put_handler(FunctionCallInfo fcinfo, const Handler *handler,
 	}
 }
 
+/* Returns why a handler cannot run now; NULL if it can, or is paused. */
+static const char *
+problem_of(Handler *handler)
+{
+	return handler->paused ? NULL : handler_check(handler, true);
+}
+
 /*
  * Returns why a handler runs nothing although it may have messages, or NULL if
- * there is no reason that we know.
+ * there is no reason that we know.  problem: that of problem_of()
  */
 static const char *
-reason_of(const Handler *handler, bool is_stopped)
+reason_of(const Handler *handler, const char *problem)
 {
-	if (is_stopped)
-		return handler->row.stopped;
+	if (problem != NULL)
+		return problem;
 
 	/* The command that has paused the queue is reason enough. */
 	if (handler->paused)
@@ -118,12 +127,10 @@ reason_of(const Handler *handler, bool is_stopped)
 }
 
 static void
-add_handler_columns(ApiRow *row, const Handler *handler, int running)
+add_handler_columns(ApiRow *row, Handler *handler, int running)
 {
 	const FunctionName *function = &handler->row.function;
-
-	/* queue_resume() of version 1.1 has left the reason behind. */
-	bool		is_stopped = handler->paused && handler->row.stopped != NULL;
+	const char *problem = problem_of(handler);
 
 	api_row_add_text(row, handler->name);
 	api_row_add_text(row,
@@ -132,10 +139,10 @@ add_handler_columns(ApiRow *row, const Handler *handler, int running)
 														 function->name),
 							  function->takes_jsonb ? "jsonb" :
 							  "queue_message"));
-	api_row_add_text(row, is_stopped ? "stopped" :
+	api_row_add_text(row, problem != NULL ? "stopped" :
 					 handler->paused ? "paused" :
 					 running > 0 ? "running" : "idle");
-	api_row_add_text(row, reason_of(handler, is_stopped));
+	api_row_add_text(row, reason_of(handler, problem));
 	api_row_add(row, Int32GetDatum(handler->row.options.concurrency));
 	api_row_add(row, Int32GetDatum(running));
 }
@@ -182,7 +189,8 @@ add_job_columns(ApiRow *row, const Runner *runner)
  * where none does.
  *
  * state: idle, running, paused (by queue_pause), or stopped, because the
- * handler cannot run; then reason says why.  reason also says if background
+ * handler cannot run now; then reason says why, and it goes on by itself when
+ * that has changed.  reason also says if background
  * processes do not run jobs.  concurrency: jobs that may run at
  * the same time; running: those that do.  pid: of the process, which the role
  * that bound the handler may cancel with pg_cancel_backend.  running_since:
@@ -221,10 +229,33 @@ sql_job_list(PG_FUNCTION_ARGS)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (strcmp(list.items[i].project, setting_project) == 0 &&
-			queue_may_inspect(list.items[i].row.queue_id, NULL))
+			queue_may_inspect(list.items[i].row.queue_id, NULL,
+							  GetUserId()))
 			put_handler(fcinfo, &list.items[i], &jobs);
 	}
 	return (Datum) 0;
+}
+
+/*
+ * queue_data.handler_problem(queue_id int) returns text
+ *
+ * Why the handler of a queue cannot run; behind the views queue_handlers and
+ * queue_status.
+ *
+ * Result: NULL if it can, is paused, or there is none.
+ * Errors: 42501 not the owner of the extension, nor granted EXECUTE.
+ */
+Datum
+sql_queue_handler_problem(PG_FUNCTION_ARGS)
+{
+	Handler		handler;
+	const char *problem = NULL;
+
+	if (handler_read(PG_GETARG_INT32(0), &handler))
+		problem = problem_of(&handler);
+	if (problem == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(cstring_to_text(problem));
 }
 
 /*

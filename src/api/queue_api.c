@@ -276,7 +276,7 @@ Datum
 sql_queue_resume(PG_FUNCTION_ARGS)
 {
 	api_check_can_write("queue_resume()");
-	PG_RETURN_BOOL(handler_resume(arg_queue_name(fcinfo, 0, "q")));
+	PG_RETURN_BOOL(queue_set_paused(arg_queue_name(fcinfo, 0, "q"), false));
 }
 
 /*

@@ -240,7 +240,7 @@ typedef enum JobCounter
 #define Anum_handler_teardown_takes_jsonb	14
 #define Anum_handler_teardown_schema	15
 #define Anum_handler_teardown_name		16
-#define Anum_handler_stopped			17
+#define Anum_handler_loaded_by			17
 #define Natts_handler					17
 
 /* queue_data.schedule */

@@ -52,7 +52,7 @@ batch_limit_lock_wait(const Batch *batch, const char *timeout)
 }
 
 /*
- * Record why the handler cannot run; execute_queue() then pauses the queue.
+ * Record why the handler cannot run; execute_queue() then puts it off.
  */
 void
 batch_stop(Batch *batch, const char *reason)

@@ -11,8 +11,8 @@
  *
  *	  1. Claim.  One transaction claims a batch of messages, so that the
  *		 attempt is counted in their claim_count whatever happens next.  It
- *		 checks the handler first.  If that cannot run (JOB_STOPPED), the
- *		 queue is paused instead.
+ *		 checks the handler first.  If that cannot run (JOB_STOPPED), nothing
+ *		 is claimed, and it is tried again after a while.
  *
  *	  2. Slot.  The transaction of the claim also takes one of the handler's
  *		 slots, which limit its concurrency (run.c), and holds it until the
@@ -91,6 +91,7 @@
 										 * nothing could be claimed */
 #define EMPTY_FACTOR		10	/* ... and so many times as long as that took */
 #define ERROR_PAUSE			USECS_PER_SEC
+#define STOPPED_PAUSE		USECS_PER_SEC	/* when the handler cannot run */
 
 /* Times of claims, in seconds */
 #define TTL_MARGIN			5	/* beyond the time limit */
@@ -100,12 +101,11 @@
 static int	max_messages(Batch *batch);
 static void claim_jobs(Batch *batch);
 static void release_rest(Batch *batch);
-static void pause_queue(Batch *batch);
 static void run_batch(Batch *batch);
 static void adapt_batch_size(const Batch *batch);
 static int	claim_ttl(const Run *run, const Handler *handler);
 static void claim_batch(Batch *batch);
-static void pause_stopped_queue(Batch *batch);
+static void put_off_handler(Batch *batch);
 
 /* --- In transactions --- */
 
@@ -151,13 +151,14 @@ claim_jobs(Batch *batch)
 	batch_limit_lock_wait(batch, RUNNER_LOCK_TIMEOUT);
 	batch->claimed_at = clock_monotonic();
 	pool_begin_claim();
-	problem = handler_check(handler);
+	problem = handler_check(handler, true);
 	if (problem != NULL)
 	{
-		/* execute_queue() pauses the queue. */
 		batch_stop(batch, problem);
 		return;
 	}
+	handler->is_stopped = false;
+	run->stopped = list_delete_int(run->stopped, handler->row.queue_id);
 
 	/*
 	 * We checked the handler before we opened the queue.  It may have been
@@ -211,14 +212,6 @@ release_rest(Batch *batch)
 	/* The messages of a queue that was dropped are gone. */
 	if (batch_open_queue(batch, &queue))
 		claim_keep_only(&queue, &batch->result.claim, 0, 0);
-}
-
-/* Pause the queue, because its handler cannot run. */
-static void
-pause_queue(Batch *batch)
-{
-	batch_limit_lock_wait(batch, RUNNER_LOCK_TIMEOUT);
-	handler_stop(batch->handler, batch->stopped);
 }
 
 /* --- Batches --- */
@@ -349,20 +342,28 @@ claim_batch(Batch *batch)
 	}
 }
 
+/* The handler cannot run: leave it alone for a while. */
 static void
-pause_stopped_queue(Batch *batch)
+put_off_handler(Batch *batch)
 {
-	ErrorData  *error;
+	Run		   *run = batch->run;
+	Handler    *handler = batch->handler;
 
-	/* Until the handlers are read again, which the pause brings about. */
-	batch->handler->paused = true;
-	error = batch_execute(batch, pause_queue);
-	if (error != NULL)
+	/*
+	 * The worker logs the reason once, except that it does not compare
+	 * definitions.  The user of a session sees it in each call.
+	 */
+	if ((run->transaction.is_session || handler->is_altered) &&
+		!list_member_int(run->stopped, handler->row.queue_id))
 	{
-		batch_log(batch, JOB_LOG_PAUSE, error);
-		batch->handler->paused = false;
-		batch->handler->not_before = clock_monotonic() + ERROR_PAUSE;
+		MemoryContext old = MemoryContextSwitchTo(run->context);
+
+		handler_report_stopped(handler, run->log.elevel, batch->stopped);
+		run->stopped = lappend_int(run->stopped, handler->row.queue_id);
+		MemoryContextSwitchTo(old);
 	}
+	handler->is_stopped = true;
+	handler->not_before = clock_monotonic() + STOPPED_PAUSE;
 }
 
 /*
@@ -392,7 +393,7 @@ execute_queue(Run *run, Handler *handler)
 			adapt_batch_size(&batch);
 		}
 		if (batch.stopped != NULL)
-			pause_stopped_queue(&batch);
+			put_off_handler(&batch);
 		more = batch.has_more && batch.stopped == NULL && !batch.no_slot &&
 			!run_is_over(run) && !pool_must_leave() &&
 			clock_monotonic() < until;

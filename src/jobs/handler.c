@@ -7,10 +7,7 @@
  *	  A handler is a row of queue_data.handler.  It names its functions by
  *	  schema, name and kind of argument, because an OID would not outlive a
  *	  dump or pg_upgrade.  handler_check.c says whether the function of that
- *	  name may still be run.  If not, the queue is paused and the row says why
- *	  (handler_stop), so that the handler is not called again and again and
- *	  its jobs are not counted as failed.  queue_resume, or binding a handler
- *	  again, ends that.
+ *	  name may be run now.
  *
  *	  Locking: a row is inserted, changed or deleted with the queue opened for
  *	  QUEUE_ALTER.  The exception is next_at, which is changed in place under
@@ -83,9 +80,8 @@ static void read_handler_row(TupleDesc desc, HeapTuple tuple,
 							 HandlerRow *row);
 static Relation begin_handler_scan(RowScan *scan, HandlerVersion *version);
 static HeapTuple form_handler_row(Relation rel, const HandlerRow *row);
-static bool delete_handler(Relation rel, Oid index, int32 queue_id);
+static void delete_handler(Relation rel, Oid index, int32 queue_id);
 static void delete_handler_of_queue(int32 queue_id);
-static void set_stopped(int32 queue_id, const char *reason);
 static void set_next_at(HeapTuple tuple, void *arg);
 static void write_next_at(const HandlerRow *row);
 static bool read_next_at(HandlerRow *row);
@@ -138,8 +134,8 @@ read_handler_row(TupleDesc desc, HeapTuple tuple, HandlerRow *row)
 		row->teardown.schema = TEXT(teardown_schema);
 		row->teardown.name = TEXT(teardown_name);
 	}
-	if (!isnull[Anum_handler_stopped - 1])
-		row->stopped = TEXT(stopped);
+	if (!isnull[Anum_handler_loaded_by - 1])
+		row->loaded_by = DatumGetTimestampTz(VALUE(loaded_by));
 #undef TEXT
 #undef VALUE
 }
@@ -299,7 +295,7 @@ form_handler_row(Relation rel, const HandlerRow *row)
 	bool		isnull[Natts_handler];
 	TimestampTz now = GetCurrentTimestamp();
 
-	/* A column that is not set is null: "stopped", and perhaps the teardown */
+	/* A column that is not set is null: loaded_by, and perhaps the teardown */
 	memset(isnull, true, sizeof(isnull));
 #define SET(attribute, value) \
 	(values[Anum_handler_##attribute - 1] = (value), \
@@ -327,16 +323,13 @@ form_handler_row(Relation rel, const HandlerRow *row)
 	return heap_form_tuple(RelationGetDescr(rel), values, isnull);
 }
 
-/* Delete a queue's handler.  Returns whether it had been stopped. */
-static bool
+static void
 delete_handler(Relation rel, Oid index, int32 queue_id)
 {
 	HeapTuple	old = fetch_handler(rel, index, queue_id);
 
-	if (!HeapTupleIsValid(old))
-		return false;
-	CatalogTupleDelete(rel, &old->t_self);
-	return !heap_attisnull(old, Anum_handler_stopped, NULL);
+	if (HeapTupleIsValid(old))
+		CatalogTupleDelete(rel, &old->t_self);
 }
 
 /*
@@ -351,7 +344,6 @@ handler_bind(const char *queue_name, Oid function, Oid teardown,
 	Queue		queue;
 	Relation	rel;
 	Oid			index;
-	bool		was_stopped;
 
 	queue_open_or_create(queue_name, QUEUE_ALTER, &queue);
 	row.queue_id = queue.id;
@@ -365,7 +357,7 @@ handler_bind(const char *queue_name, Oid function, Oid teardown,
 	handler_digest(function, teardown, &row.digest);
 
 	rel = catalog_open(CATALOG_HANDLER, RowExclusiveLock, &index);
-	was_stopped = delete_handler(rel, index, queue.id);
+	delete_handler(rel, index, queue.id);
 	CommandCounterIncrement();
 	CatalogTupleInsert(rel, form_handler_row(rel, &row));
 	table_close(rel, NoLock);
@@ -380,10 +372,6 @@ handler_bind(const char *queue_name, Oid function, Oid teardown,
 
 		(void) queue_update_metadata(queue_name, DatumGetJsonbP(patch));
 	}
-
-	/* End the pause that handler_stop() has begun. */
-	if (was_stopped)
-		(void) queue_set_paused(queue_name, false);
 
 	/*
 	 * The queue may have messages already, of which a runner is to be told.
@@ -410,81 +398,8 @@ delete_handler_of_queue(int32 queue_id)
 	Oid			index;
 	Relation	rel = catalog_open(CATALOG_HANDLER, RowExclusiveLock, &index);
 
-	(void) delete_handler(rel, index, queue_id);
+	delete_handler(rel, index, queue_id);
 	table_close(rel, NoLock);
-}
-
-/*
- * Write why a handler cannot run, or NULL if it may again.  The queue is open
- * for QUEUE_ALTER.
- */
-static void
-set_stopped(int32 queue_id, const char *reason)
-{
-	Oid			index;
-	Relation	rel = catalog_open(CATALOG_HANDLER, RowExclusiveLock, &index);
-	HeapTuple	tuple = fetch_handler(rel, index, queue_id);
-	int			column = Anum_handler_stopped;
-	bool		isnull = reason == NULL;
-	Datum		value = isnull ? (Datum) 0 : CStringGetTextDatum(reason);
-
-	if (HeapTupleIsValid(tuple) &&
-		!(isnull && heap_attisnull(tuple, column, NULL)))
-		row_set_columns(rel, tuple, 1, &column, &value, &isnull);
-	table_close(rel, NoLock);
-}
-
-/*
- * End the pause of a queue, whether a command or handler_stop() has begun it.
- * Returns false if the queue was not paused.
- */
-bool
-handler_resume(const char *queue_name)
-{
-	Queue		queue;
-
-	if (!queue_set_paused(queue_name, false))
-		return false;
-	queue_open_existing(queue_name, QUEUE_ALTER, &queue);
-
-	/*
-	 * Otherwise a pause that a command begins later would have that reason,
-	 * and be ended when a handler is bound.
-	 */
-	set_stopped(queue.id, NULL);
-	return true;
-}
-
-/*
- * Pause the queue of a handler that cannot run, for this reason (a sentence).
- * The session's project is that of the queue.
- */
-void
-handler_stop(const Handler *handler, const char *reason)
-{
-	Oid			user;
-	int			context;
-	Queue		queue;
-
-	/* The current role may have lost the privilege to pause the queue. */
-	GetUserIdAndSecContext(&user, &context);
-	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID,
-						   context | SECURITY_LOCAL_USERID_CHANGE);
-
-	/* Another queue may have the name by now. */
-	if (queue_open_local(handler->name, QUEUE_ALTER, &queue) &&
-		queue.id == handler->row.queue_id)
-	{
-		(void) queue_set_paused(handler->name, true);
-		set_stopped(queue.id, reason);
-		queue_invalidate();
-	}
-	SetUserIdAndSecContext(user, context);
-	ereport(LOG,
-			(errmsg("queue \"%s\" is paused because its handler cannot run",
-					handler->name),
-			 errdetail_internal("%s", reason),
-			 errhint("Correct that, then call queue_resume, or bind a handler again with job_handler.")));
 }
 
 /* --- The rate of jobs --- */

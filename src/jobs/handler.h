@@ -59,7 +59,8 @@ typedef struct HandlerRow
 	char	   *search_path;	/* of the session then */
 	FunctionName function;
 	FunctionName teardown;
-	char	   *stopped;		/* why it cannot run, or NULL */
+	TimestampTz loaded_by;		/* when the session began that has written the
+								 * row with SQL; 0 if job_handler() has */
 } HandlerRow;
 
 /*
@@ -75,6 +76,9 @@ typedef struct Handler
 	FoundFunction function;		/* these are valid after handler_check() */
 	FoundFunction teardown;
 	bool		is_as_bound;	/* they match the digest */
+	bool		is_altered;		/* they do not, and must not run */
+	bool		load_has_ended; /* of the row, by a restore; or it had none */
+	bool		is_stopped;		/* it could not run when that was last tried */
 	int			batch_size;		/* jobs to claim at once; 0 if not known yet */
 	int64		not_before;		/* do not claim until then; monotonic */
 } Handler;
@@ -128,8 +132,6 @@ extern int	handler_time_limit(const Handler *handler);
 extern void handler_bind(const char *queue_name, Oid function, Oid teardown,
 						 const HandlerOptions *options);
 extern void handler_unbind(const char *queue_name);
-extern bool handler_resume(const char *queue_name);
-extern void handler_stop(const Handler *handler, const char *reason);
 
 /* the rate of jobs */
 extern int	handler_allowance(Handler *handler, TimestampTz now);

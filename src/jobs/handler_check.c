@@ -16,6 +16,17 @@
  *	  claim.  Before each job handler_is_same() only compares the versions of
  *	  the functions' rows in pg_proc with those that were verified.
  *
+ *	  Nothing is stored of a handler that cannot run.  Its jobs wait, and are
+ *	  not counted as failed; it is checked again after a second, and so goes
+ *	  on by itself when the reason is gone.  The worker, which starts no runner
+ *	  for it, logs the reason (runner_dispatch.c), and job_list() shows it.
+ *
+ *	  A restore loads handlers before what their jobs need.  So a handler whose
+ *	  row was written with SQL (a trigger sets loaded_by) waits until the
+ *	  session that has written it has ended, and no session of a superuser
+ *	  called pg_restore is connected, which may be another one of the same
+ *	  restore.  Sessions end with a crash of the server, too.
+ *
  * src/jobs/handler_check.c
  *
  *-------------------------------------------------------------------------
@@ -72,6 +83,8 @@ static const char *find_and_check_function(const FunctionName *name,
 										   bool is_teardown, Oid role,
 										   FoundFunction *function);
 static Oid	job_handler_oid(void);
+static bool may_be_loading(const PgBackendStatus *entry, void *arg);
+static const char *load_problem(Handler *handler);
 static const char *role_problem(const Handler *handler);
 static const char *definition_problem(Handler *handler);
 
@@ -149,12 +162,12 @@ login_problem(Oid role)
 		DatumGetTimestampTz(until) < GetCurrentTimestamp();
 	ReleaseSysCache(tuple);		/* until may point into it */
 	if (!can_login)
-		problem = "may no longer log in";
+		problem = "may not log in";
 	else if (is_over)
 		problem = "is no longer valid (VALID UNTIL)";
 	else if (object_aclcheck(DatabaseRelationId, MyDatabaseId, role,
 							 ACL_CONNECT) != ACLCHECK_OK)
-		problem = "may no longer connect to the database";
+		problem = "may not connect to the database";
 	else
 		return NULL;
 	return psprintf("Role \"%s\", which bound the handler, %s.",
@@ -427,6 +440,36 @@ job_handler_oid(void)
 	return function;
 }
 
+/* Returns whether a session has loaded the row, or may be of that restore. */
+static bool
+may_be_loading(const PgBackendStatus *entry, void *arg)
+{
+	return entry->st_proc_start_timestamp == *(TimestampTz *) arg ||
+		(entry->st_appname != NULL &&
+		 strcmp(entry->st_appname, "pg_restore") == 0 &&
+		 superuser_arg(entry->st_userid));
+}
+
+/*
+ * Returns NULL if no restore is under way that has loaded the handler,
+ * otherwise the reason why it has to wait.
+ */
+static const char *
+load_problem(Handler *handler)
+{
+	int			pid = 0;
+
+	/* To read what all sessions are takes long, so we remember the answer. */
+	if (!handler->load_has_ended && handler->row.loaded_by != 0)
+		pid = compat_find_session(MyDatabaseId, may_be_loading,
+								  &handler->row.loaded_by);
+	handler->load_has_ended = pid == 0;
+	if (pid == 0)
+		return NULL;
+	return psprintf("It was loaded with SQL, as by a restore, and the session with process id %d is still connected.",
+					pid);
+}
+
 /*
  * Returns NULL if the role may still bind a handler to the queue and, if it
  * could log in when it bound this one, may still log in.  (A role that cannot
@@ -437,17 +480,17 @@ role_problem(const Handler *handler)
 {
 	Oid			role = handler->row.role;
 	const char *name = GetUserNameFromId(role, true);
-	Queue		queue;
 
 	if (name == NULL)
 		return psprintf("Role %u, which bound the handler, does not exist.",
 						role);
-	if (queue_find_as(handler->name, role, QUEUE_ALTER, &queue) != QUEUE_OK)
-		return psprintf("Role \"%s\", which bound the handler, may no longer bind one to queue \"%s\".",
+	/* To bind a handler takes the same privilege. */
+	if (!queue_may_inspect(handler->row.queue_id, NULL, role))
+		return psprintf("Role \"%s\", which bound the handler, may not bind one to queue \"%s\".",
 						name, handler->name);
 	if (!OidIsValid(job_handler_oid()) ||
 		call_privilege(job_handler_oid(), role) != CALL_ALLOWED)
-		return psprintf("Role \"%s\", which bound the handler, may no longer execute job_handler.",
+		return psprintf("Role \"%s\", which bound the handler, may not execute job_handler.",
 						name);
 	return handler->row.logs_in ? login_problem(role) : NULL;
 }
@@ -486,11 +529,13 @@ definition_problem(Handler *handler)
 }
 
 /*
- * Find the functions of a handler, whose queue is in the session's project.
- * Returns NULL if it may run, otherwise the reason why not, as a sentence.
+ * Find the functions of a handler.  Returns NULL if it may run, otherwise the
+ * reason why not, as a sentence.  Without "definitions" this may return NULL
+ * for one whose functions were altered by others: to print a definition waits
+ * for whoever has locked a table in it, which the worker must not do.
  */
 const char *
-handler_check(Handler *handler)
+handler_check(Handler *handler, bool definitions)
 {
 	const HandlerRow *row = &handler->row;
 	const char *problem;
@@ -502,14 +547,30 @@ handler_check(Handler *handler)
 	if (handler->is_as_bound)
 		handler->is_as_bound = handler_is_same(handler);
 
-	problem = role_problem(handler);
+	problem = load_problem(handler);
+	if (problem == NULL)
+		problem = role_problem(handler);
 	if (problem == NULL)
 		problem = find_and_check_function(&row->function, false, row->role,
 										  &handler->function);
 	if (problem == NULL && handler_has_teardown(handler))
 		problem = find_and_check_function(&row->teardown, true, row->role,
 										  &handler->teardown);
-	if (problem == NULL)
+	handler->is_altered = false;
+	if (problem == NULL && definitions)
+	{
 		problem = definition_problem(handler);
+		handler->is_altered = problem != NULL;
+	}
 	return problem;
+}
+
+/* Report that a handler cannot run. */
+void
+handler_report_stopped(const Handler *handler, int elevel, const char *problem)
+{
+	ereport(elevel,
+			(errmsg("handler of queue \"%s\" cannot run", handler->name),
+			 errdetail_internal("%s", problem),
+			 errhint("Its jobs wait, and go on by themselves when that has changed.")));
 }

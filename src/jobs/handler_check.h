@@ -22,7 +22,9 @@ extern void handler_digest(Oid function, Oid teardown, pg_uuid_t *digest);
 extern bool handler_role_may_log_in(Oid role);
 
 /* running */
-extern const char *handler_check(Handler *handler);
+extern const char *handler_check(Handler *handler, bool definitions);
+extern void handler_report_stopped(const Handler *handler, int elevel,
+								   const char *problem);
 extern bool handler_is_same(const Handler *handler);
 extern char *handler_function_name(const FunctionName *name);
 

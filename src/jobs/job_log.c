@@ -77,9 +77,6 @@ event_message(JobLogEvent event, const char *queue_name, int64 message_id,
 		case JOB_LOG_RELEASE:
 			return errmsg("could not release a claim of queue \"%s\": %s",
 						  queue_name, text);
-		case JOB_LOG_PAUSE:
-			return errmsg("could not pause queue \"%s\": %s",
-						  queue_name, text);
 	}
 	return 0;
 }

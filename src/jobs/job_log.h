@@ -20,8 +20,7 @@ typedef enum JobLogEvent
 	JOB_LOG_BURY,				/* making it a dead letter; it is retried */
 	JOB_LOG_TEARDOWN,			/* the teardown function */
 	JOB_LOG_CLAIM,				/* claiming jobs */
-	JOB_LOG_RELEASE,			/* giving back jobs that were not run */
-	JOB_LOG_PAUSE				/* pausing a queue whose handler cannot run */
+	JOB_LOG_RELEASE				/* giving back jobs that were not run */
 } JobLogEvent;
 
 /* What a process has logged */

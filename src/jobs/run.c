@@ -35,6 +35,7 @@ run_init(Run *run, bool is_session)
 	run->limits.max_jobs = PG_INT64_MAX;
 	run->limits.until = PG_INT64_MAX;
 	run->slot.number = -1;
+	run->context = CurrentMemoryContext;
 	run->handlers.context = AllocSetContextCreate(CurrentMemoryContext,
 												  "handlers",
 												  ALLOCSET_DEFAULT_SIZES);

@@ -10,6 +10,8 @@
 #ifndef QUEUE_RUN_H
 #define QUEUE_RUN_H
 
+#include "nodes/pg_list.h"
+
 #include "jobs/handler.h"
 #include "jobs/job_log.h"
 #include "jobs/job_transaction.h"
@@ -45,6 +47,9 @@ typedef struct Run
 	RunLimits	limits;
 	RunCounts	counts;
 	HandlerList handlers;
+	List	   *stopped;		/* queues whose handler was reported to be
+								 * unable to run; in the next field */
+	MemoryContext context;
 	RunSlot		slot;
 	JobTransaction transaction;
 	JobLog		log;

@@ -241,7 +241,16 @@ sleep_until_called(void)
 
 		/* There are messages, which have to wait a little. */
 		until = Min(until, handler->not_before);
-		is_idle = false;
+
+		/*
+		 * If the handler cannot run, that may last for ever.  The worker
+		 * finds that out as well, and why; but if definitions were altered,
+		 * it would start another runner at once.
+		 */
+		if (handler->is_stopped && !handler->is_altered)
+			database_wake_worker();
+		else
+			is_idle = false;
 	}
 	if (is_idle)
 		return false;

@@ -11,6 +11,10 @@
  *	  handler's role is called, or a runner is started, if queue.runners (of
  *	  this database) and queue.max_runners (of all databases) allow that.
  *
+ *	  A handler that cannot run (handler_check.c) gets no runner.  It is checked
+ *	  when it would get one, and again after a second, as long as its queue is
+ *	  ready.  The reason is logged once.
+ *
  *	  A role waits if it has something to run, and no runner.  If there is no
  *	  room for one, because runners of other roles take it all, the one that
  *	  has been busy longest is asked to end, after the job that it runs.  If
@@ -41,6 +45,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "jobs/handler_check.h"
 #include "jobs/runner_dispatch.h"
 #include "jobs/runner_pool.h"
 #include "util/background.h"
@@ -56,6 +61,20 @@
 											 * end */
 #define SPARE_AFTER		(3 * USECS_PER_SEC)
 #define SPARE_PAUSE		(60 * USECS_PER_SEC)
+#define CHECK_INTERVAL	USECS_PER_SEC	/* between checks of a handler, and as
+										 * much more for each one that was */
+#define CHECK_SHARE		100		/* checked, in usec */
+#define CHECKS_AT_ONCE	500		/* in one pass */
+#define FORGET_CHECK	(60 * USECS_PER_SEC)	/* after the last one */
+
+/* A handler that was checked */
+typedef struct CheckedHandler
+{
+	int32		queue_id;		/* hash key */
+	uint32		problem;		/* hash of why it cannot run; 0 if it can */
+	int64		until;			/* check again then; monotonic */
+	TimestampTz loaded_by;		/* the load of this row has ended */
+} CheckedHandler;
 
 /* A role for which there was no room */
 typedef struct CrowdedRole
@@ -73,6 +92,7 @@ typedef struct CrowdedRole
  */
 static int64 dispatch_due = PG_INT64_MAX;
 
+static HTAB *checked = NULL;	/* of CheckedHandler */
 static HTAB *crowded = NULL;	/* of CrowdedRole */
 static int64 last_start = 0;	/* when a runner was last started; monotonic */
 static int32 last_started = 0;	/* and the last queue for which one was */
@@ -82,9 +102,15 @@ static uint64 pass = 0;
 static bool no_process;			/* none could be started, for lack of
 								 * max_worker_processes */
 static bool counted[RUNNERS_MAX];	/* the entry counts for some queue */
+static int	nchecks;			/* of handlers */
+static int64 recheck_due;		/* when to check one again that cannot run;
+								 * monotonic */
 
 static bool is_of_role(const Runner *runner, Oid role);
 static bool wants_runner(const HandlerSummary *handler);
+static void check_handler(CheckedHandler *entry);
+static bool can_run(int32 queue_id);
+static void forget_checked(void);
 static bool find_or_call_runner(Oid role);
 static bool has_runner(Oid role);
 static Runner *reserve_entry(Oid role, bool is_spare);
@@ -141,6 +167,70 @@ wants_runner(const HandlerSummary *handler)
 	 * do.
 	 */
 	return busy == 0 || (has_more && busy < handler->concurrency);
+}
+
+/* Check a handler, and log why it cannot run, unless that was logged. */
+static void
+check_handler(CheckedHandler *entry)
+{
+	const char *problem = NULL;
+	uint32		hash = 0;
+	Handler		handler;
+
+	nchecks++;
+	if (handler_read(entry->queue_id, &handler))
+	{
+		handler.load_has_ended = entry->loaded_by == handler.row.loaded_by;
+		problem = handler_check(&handler, false);
+		if (handler.load_has_ended)
+			entry->loaded_by = handler.row.loaded_by;
+	}
+	if (problem != NULL)
+		hash = hash_bytes((const unsigned char *) problem, strlen(problem)) | 1;
+	if (hash != 0 && hash != entry->problem)
+		handler_report_stopped(&handler, LOG, problem);
+	entry->problem = hash;
+
+	/* So the checks take a small part of the time, however many there are. */
+	entry->until = clock_monotonic() + CHECK_INTERVAL +
+		hash_get_num_entries(checked) * CHECK_SHARE;
+}
+
+/* Returns whether a handler can run. */
+static bool
+can_run(int32 queue_id)
+{
+	CheckedHandler *entry;
+	bool		found;
+
+	if (checked == NULL)
+		checked = hash_create_blobs("checked handlers", sizeof(int32),
+									sizeof(CheckedHandler), TopMemoryContext);
+	entry = hash_search(checked, &queue_id, HASH_ENTER, &found);
+	if (!found)
+		memset(&entry->problem, 0, sizeof(CheckedHandler) -
+			   offsetof(CheckedHandler, problem));
+	if (entry->until <= clock_monotonic())
+		check_handler(entry);
+	if (entry->problem != 0)
+		recheck_due = Min(recheck_due, entry->until);
+	return entry->problem == 0;
+}
+
+/* Forget the handlers that were not checked for long. */
+static void
+forget_checked(void)
+{
+	int64		now = clock_monotonic();
+	HASH_SEQ_STATUS status;
+	CheckedHandler *entry;
+
+	if (checked == NULL)
+		return;
+	hash_seq_init(&status, checked);
+	while ((entry = hash_seq_search(&status)) != NULL)
+		if (entry->until + FORGET_CHECK < now)
+			(void) hash_search(checked, &entry->queue_id, HASH_REMOVE, NULL);
 }
 
 /*
@@ -335,18 +425,27 @@ process_name(Oid role)
 }
 
 /*
- * Call or start a runner for a queue that may be ready, if it needs one.  If
- * that is impossible, see to it that there will be room for a runner, record
+ * Call or start a runner for a queue that may be ready, if it needs one and
+ * its handler can run.  If that is impossible, see to it that there will be room for a runner, record
  * that the role is crowded in this pass, and return false.
  */
 static bool
 call_or_start_runner(const HandlerSummary *handler)
 {
-	char	   *name = process_name(handler->role);
-	bool		result = true;
+	char	   *name;
+	bool		result;
 	bool		has_any = false;
 	CrowdedRole *entry;
 
+	/* We must not read the catalog while we hold the lock. */
+	LWLockAcquire(&runner_pool->lock, LW_SHARED);
+	result = !wants_runner(handler);
+	LWLockRelease(&runner_pool->lock);
+	if (result || !can_run(handler->queue_id))
+		return true;
+
+	name = process_name(handler->role);
+	result = true;
 	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
 	if (wants_runner(handler) && !find_or_call_runner(handler->role))
 	{
@@ -607,11 +706,20 @@ runner_dispatch(HandlerSummary *const *handlers, int n, bool has_more)
 
 	pass++;
 	no_process = false;
+	nchecks = 0;
+	recheck_due = PG_INT64_MAX;
 	memset(counted, false, sizeof(counted));
 	for (int i = 0; i < n; i++)
 	{
 		const HandlerSummary *handler = handlers[(first + i) % n];
 		const CrowdedRole *entry = crowded_role(handler->role, false);
+
+		/* Urgent work comes before the others. */
+		if (nchecks == CHECKS_AT_ONCE)
+		{
+			has_more = true;
+			break;
+		}
 
 		/*
 		 * If there was no room for another queue of the role, there is none
@@ -629,10 +737,14 @@ runner_dispatch(HandlerSummary *const *handlers, int n, bool has_more)
 	 * what they want.
 	 */
 	if (!has_more)
+	{
 		forget_uncrowded();
+		forget_checked();
+	}
 	serve_longest_waiting();
 	dispatch_due = has_more ? 0 :
-		all_served ? PG_INT64_MAX : clock_monotonic() + ROLE_TIME;
+		Min(recheck_due,
+			all_served ? PG_INT64_MAX : clock_monotonic() + ROLE_TIME);
 }
 
 /*

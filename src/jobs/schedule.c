@@ -370,7 +370,7 @@ schedule_list(ScheduleAction action, void *arg)
 		heap_deform_tuple(tuple, RelationGetDescr(rel), values, isnull);
 		schedule.queue = TextDatumGetCString(values[Anum_schedule_queue - 1]);
 		if (!has_privs_of_role(GetUserId(), role) &&
-			!queue_may_inspect(0, schedule.queue))
+			!queue_may_inspect(0, schedule.queue, GetUserId()))
 			continue;
 		schedule.name = TextDatumGetCString(values[Anum_schedule_name - 1]);
 		schedule.cron = TextDatumGetCString(values[Anum_schedule_cron - 1]);

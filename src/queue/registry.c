@@ -491,12 +491,12 @@ queue_list_claimable(int *n)
 }
 
 /*
- * Returns whether the current role may see what runs in a queue, which it
- * names by its id or, of the session's project, by its name.  Like
+ * Returns whether a role may see what runs in a queue, which the caller names
+ * by its id or, of the session's project, by its name.  Like
  * row_is_claimable(), this does not read the metadata.
  */
 bool
-queue_may_inspect(int32 id, const char *name)
+queue_may_inspect(int32 id, const char *name, Oid role)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
 	HeapTuple	tuple = name == NULL ? queue_table_fetch_by_id(rel, id, true) :
@@ -508,7 +508,7 @@ queue_may_inspect(int32 id, const char *name)
 		QueueAcl	acl;
 
 		acl_load(rel, tuple, true, &acl);
-		result = acl_allows(&acl, GetUserId(), QUEUE_INSPECT);
+		result = acl_allows(&acl, role, QUEUE_INSPECT);
 	}
 	table_close(rel, AccessShareLock);
 	return result;

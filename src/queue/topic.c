@@ -492,7 +492,7 @@ topic_list(const char *marker, const char *queue_name)
 					marker) > 0) &&
 			(queue_name == NULL ||
 			 strcmp(binding->queue_name, queue_name) == 0) &&
-			queue_may_inspect(binding->queue_id, NULL))
+			queue_may_inspect(binding->queue_id, NULL, GetUserId()))
 			result = lappend(result, binding);
 	}
 	list_sort(result, compare_by_key);

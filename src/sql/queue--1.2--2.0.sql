@@ -163,3 +163,93 @@ BEGIN
              (SELECT pg_catalog.clock_timestamp()) AS c (now)';
 END
 $$;
+
+--
+-- Handlers
+--
+-- One that cannot run waits, and goes on by itself: why is found out when it is
+-- looked at, no longer stored, and its queue is not paused for that.
+CREATE FUNCTION queue_data.handler_problem(queue_id integer)
+RETURNS text
+AS 'MODULE_PATHNAME', 'sql_queue_handler_problem'
+LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_data.handler_problem(integer) IS
+'why the handler of a queue cannot run; NULL if it can, is paused, or there is none';
+REVOKE ALL ON FUNCTION queue_data.handler_problem(integer) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_data.handler_problem(integer)
+    TO queue_admin, queue_monitor;
+
+CREATE OR REPLACE VIEW queue_data.queue_handlers AS
+SELECT q.project, q.name AS queue, h.role,
+       pg_catalog.format('%I.%I(%s)', h.function_schema, h.function_name,
+                         CASE WHEN h.takes_jsonb THEN 'jsonb'
+                              ELSE 'queue_message' END) AS handler,
+       h.concurrency,
+       CASE WHEN h.timeout OPERATOR(pg_catalog.>) 0 THEN h.timeout END
+           AS timeout,
+       CASE WHEN h.rate OPERATOR(pg_catalog.>) 0::real THEN h.rate END AS rate,
+       CASE WHEN h.teardown_name IS NOT NULL THEN
+           pg_catalog.format('%I.%I(%s)', h.teardown_schema, h.teardown_name,
+                             CASE WHEN h.teardown_takes_jsonb THEN 'jsonb'
+                                  ELSE 'queue_message' END)
+       END AS teardown,
+       h.search_path, h.bound_at,
+       CASE WHEN q.paused THEN 'paused'
+            WHEN p.reason IS NULL THEN 'active'
+            ELSE 'stopped'
+       END AS state,
+       p.reason
+FROM queue_data.handler AS h
+     JOIN queue_data.queue AS q ON q.id OPERATOR(pg_catalog.=) h.queue_id
+     CROSS JOIN LATERAL queue_data.handler_problem(h.queue_id) AS p (reason);
+COMMENT ON VIEW queue_data.queue_handlers IS
+'the handlers of queues: active, paused by a command, or stopped because the handler cannot run now, with the reason';
+
+CREATE OR REPLACE VIEW queue_data.queue_status AS
+WITH s AS MATERIALIZED (SELECT * FROM queue_data.status())
+SELECT q.project, q.name, q.owner, q.paused, s.ready, s.claimed, s.delayed,
+       COALESCE(d.ready OPERATOR(pg_catalog.+) d.claimed
+                OPERATOR(pg_catalog.+) d.delayed, 0) AS dead_letters,
+       s.oldest_ready_age, s.pushed, s.claimed_total, s.completed, s.retried,
+       s.abandoned, s.duplicates, s.expired,
+       CASE WHEN h.queue_id IS NULL THEN 'none'
+            WHEN q.paused THEN 'paused'
+            WHEN queue_data.handler_problem(h.queue_id) IS NOT NULL THEN 'stopped'
+            WHEN s.running THEN 'running'
+            ELSE 'idle'
+       END AS handler_state,
+       q.source_id IS NOT NULL
+       OR EXISTS (SELECT FROM queue_data.queue AS o
+                  WHERE o.dead_queue_id OPERATOR(pg_catalog.=) q.id)
+           AS is_dead_letter_queue
+FROM queue_data.queue AS q
+     JOIN s ON s.queue_id OPERATOR(pg_catalog.=) q.id
+     LEFT JOIN s AS d ON d.queue_id OPERATOR(pg_catalog.=) q.dead_queue_id
+     LEFT JOIN queue_data.handler AS h
+         ON h.queue_id OPERATOR(pg_catalog.=) q.id;
+COMMENT ON VIEW queue_data.queue_status IS
+'one row for each queue of all projects: its messages by state, counted as they change and at most two seconds late, and those in its dead letter queue, the age in seconds of the oldest ready one, what was counted since job_stats.since, and its handler: none, idle, running, paused by a command, or stopped because it cannot run now; is_dead_letter_queue: whether a queue sends its dead letters there, or the queue was created for those of another one';
+
+UPDATE queue_data.queue AS q SET paused = false
+FROM queue_data.handler AS h
+WHERE h.queue_id OPERATOR(pg_catalog.=) q.id AND q.paused AND h.stopped IS NOT NULL;
+
+-- Handlers that a restore has loaded wait until it has ended.
+ALTER TABLE queue_data.handler RENAME COLUMN stopped TO loaded_by;
+ALTER TABLE queue_data.handler
+    ALTER COLUMN loaded_by TYPE timestamptz USING NULL;
+COMMENT ON TABLE queue_data.handler IS
+'the functions that run the jobs of queues; timeout: seconds (0: none); rate: jobs per second (0: no limit); next_at: when the next job may start at that rate; logs_in: whether the role could log in when it bound them; loaded_by: when the session began that has written the row with SQL, as a restore does';
+CREATE FUNCTION queue_data.handler_loaded()
+RETURNS trigger
+AS 'MODULE_PATHNAME', 'sql_queue_handler_loaded'
+LANGUAGE C;
+COMMENT ON FUNCTION queue_data.handler_loaded() IS
+'trigger of queue_data.handler: other SQL than the extension''s functions, such as a restore, has written the row, which counts from the end of the session on';
+REVOKE ALL ON FUNCTION queue_data.handler_loaded() FROM PUBLIC;
+CREATE TRIGGER handler_loaded
+    BEFORE INSERT OR UPDATE ON queue_data.handler
+    FOR EACH ROW EXECUTE FUNCTION queue_data.handler_loaded();
+ALTER TABLE queue_data.handler ENABLE ALWAYS TRIGGER handler_loaded;
+COMMENT ON TRIGGER handler_loaded ON queue_data.handler IS
+'notices rows that other SQL has written';

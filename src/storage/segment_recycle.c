@@ -130,7 +130,7 @@ static void survey_segment(Relation rel, BlockNumber from, double max_bytes,
 static double most_to_move(const MessageTable *table);
 static bool move_messages(MessageTable *table, const Survey *survey);
 static bool may_read_as(Oid role);
-static bool is_readable_by(Oid role);
+static bool is_dump(const PgBackendStatus *entry, void *arg);
 static HeapTuple fetch_segment_row(Relation rel, int segment);
 static void truncate_segment(Relation rel, int segment);
 static bool lock_for_truncate(Oid relid, Relation *rel);
@@ -332,14 +332,20 @@ may_read_as(Oid role)
 }
 
 /*
- * Returns whether a role that a session has logged in as may read the
- * segments, itself or as a role that it is a member of.  We ask for the first
- * segment only, since all have the same owner and privileges, unless a
- * superuser has changed some.
+ * Returns whether a session is a dump: its program is called pg_dump, and the
+ * role that it has logged in as may read the segments, itself or as a role
+ * that it is a member of.  (Any program may call itself pg_dump.)  We ask for
+ * the first segment only, since all have the same owner and privileges,
+ * unless a superuser has changed some.
  */
 static bool
-is_readable_by(Oid role)
+is_dump(const PgBackendStatus *entry, void *arg)
 {
+	Oid			role = entry->st_userid;
+
+	if (entry->st_appname == NULL || strcmp(entry->st_appname, "pg_dump") != 0)
+		return false;
+
 	/* The role was dropped, or this is no session of a role. */
 	if (!OidIsValid(role) ||
 		!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
@@ -350,17 +356,14 @@ is_readable_by(Oid role)
 		may_read_as(role);
 }
 
-/*
- * Returns whether a dump is running.  Any program may call itself pg_dump,
- * but only one that may read the segments keeps them from being truncated.
- */
+/* Returns whether a dump is running. */
 bool
 segment_has_dump(void)
 {
 	static TimestampTz logged_at = 0;
 	TimestampTz now = GetCurrentTimestamp();
 
-	if (!compat_has_session(MyDatabaseId, "pg_dump", is_readable_by))
+	if (compat_find_session(MyDatabaseId, is_dump, NULL) == 0)
 		return false;
 
 	/* A session that keeps this name for days must not go unnoticed. */

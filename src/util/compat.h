@@ -360,12 +360,13 @@ compat_truncate(Relation rel)
 }
 
 /*
- * Returns whether a session with this application_name, of a role that the
- * function accepts, is connected to the database.
+ * Returns the process id of a session that is connected to the database and
+ * that the function accepts, or 0 if there is none.
  */
-static inline bool
-compat_has_session(Oid database, const char *application,
-				   bool (*accept) (Oid role))
+static inline int
+compat_find_session(Oid database,
+					bool (*accept) (const PgBackendStatus *entry, void *arg),
+					void *arg)
 {
 	int			n;
 
@@ -378,16 +379,14 @@ compat_has_session(Oid database, const char *application,
 #else
 		LocalPgBackendStatus *local = pgstat_fetch_stat_local_beentry(i);
 #endif
-		PgBackendStatus *entry = local == NULL ? NULL :
+		const PgBackendStatus *entry = local == NULL ? NULL :
 		&local->backendStatus;
 
 		if (entry != NULL && entry->st_databaseid == database &&
-			entry->st_appname != NULL &&
-			strcmp(entry->st_appname, application) == 0 &&
-			accept(entry->st_userid))
-			return true;
+			accept(entry, arg))
+			return entry->st_procpid;
 	}
-	return false;
+	return 0;
 }
 
 #endif							/* QUEUE_COMPAT_H */

@@ -1,5 +1,5 @@
-# A handler that was altered by another role than its own, or that may no longer
-# run, stops its queue and says why.
+# A handler that was altered by another role than its own, or that may not run,
+# waits and says why, in job_list and once in the log.  It goes on by itself.
 #
 # One mode: the library is preloaded.
 #
@@ -50,19 +50,15 @@ is(value(q{SELECT free, claimed FROM queue_stats('shared')}), '1|0',
 	'the job waits');
 is(value(q{SELECT claimed FROM job_stats('shared')}), '1',
 	'and was not counted as tried');
-is(value(q{SELECT paused FROM queue_get('shared')}), 't',
-	'the queue is paused');
-value(q{SET ROLE alice; SELECT queue_resume('shared')});
-becomes(sprintf('SELECT state FROM (' . $state . ') s', 'shared'),
-	'stopped', 'resuming it does not help');
+is(value(q{SELECT paused FROM queue_get('shared')}), 'f',
+	'the queue is not paused');
 value(
 	q{SET ROLE mallory; SET search_path = mallory, public;
 	CREATE OR REPLACE FUNCTION shared(body jsonb) RETURNS boolean LANGUAGE sql
 	AS $$INSERT INTO public.seen VALUES ('shared', current_user, '', 'as bound');
-	SELECT true$$;
-	SET ROLE alice; SELECT queue_resume('shared')});
+	SELECT true$$});
 becomes(q{SELECT role, what FROM seen}, 'alice|as bound',
-	'unless it is again what was bound');
+	'it goes on when it is again what was bound');
 value(
 	q{ALTER FUNCTION mallory.shared(jsonb) SET search_path = mallory;
 	SELECT queue_push('shared', '3')});
@@ -81,13 +77,12 @@ value(
 	SELECT queue_push('own', '1')});
 becomes(sprintf($state, 'own'),
 	'stopped|Function public.own(jsonb) does not exist.',
-	'a function that was dropped stops its queue');
+	'a function that was dropped');
 value(
 	q{TRUNCATE seen; SET ROLE mallory; SET search_path = public;
 	CREATE FUNCTION own(body jsonb) RETURNS boolean LANGUAGE sql
 	AS $$INSERT INTO public.seen VALUES ('own', current_user, '', '');
-	SELECT true$$;
-	SET ROLE alice; SELECT queue_resume('own')});
+	SELECT true$$});
 becomes(
 	sprintf($state, 'own'),
 	'stopped|Function public.own(jsonb) is not owned by role "alice", and was altered after that role bound it.',
@@ -99,7 +94,7 @@ value(
 	AS 'SELECT body = ''1''';
 	SELECT job_handler('own', 'own(jsonb)')});
 becomes(q{SELECT total FROM queue_stats('own')}, '0',
-	'binding it again resumes the queue');
+	'binding it again lets it go on');
 
 # A function of the same role that cannot be a handler any more
 for my $other (
@@ -176,7 +171,7 @@ $gate->quit;
 becomes('SELECT state FROM (' . sprintf($state, 'later') . ') s',
 	'stopped', 'altered while it is at work: the next job is not run');
 is(value(q{SELECT count(*) FROM seen}), '0', 'not once');
-is(value(q{SELECT free, claimed FROM queue_stats('later')}), '5|0',
+becomes(q{SELECT free, claimed FROM queue_stats('later')}, '5|0',
 	'the rest of the claim waits');
 is(value(q{SELECT max(claim_count) FROM queue_data.message
 	WHERE queue = 'later'}), '0', 'and does not count as tried');
@@ -203,6 +198,15 @@ becomes(
 	sprintf($state, 'execute'),
 	'stopped|Role "alice" has no privilege EXECUTE on function alice.execute(jsonb).',
 	'the right to execute the function');
+is( value(q{SET ROLE alice; SELECT state, reason FROM job_list('execute')}),
+	'stopped|Role "alice" has no privilege EXECUTE on function alice.execute(jsonb).',
+	'its role sees that in job_list');
+my $logged = qr/handler of queue "execute" cannot run/;
+ok($node->wait_for_log($logged), 'the log has it');
+sleep 2.5;						# it is checked each second
+value('GRANT EXECUTE ON FUNCTION alice.execute(jsonb) TO alice');
+is_done('execute', 'given back: it goes on');
+is(scalar(() = slurp_file($node->logfile) =~ /$logged/g), 1, 'logged once');
 value(
 	q{CREATE SCHEMA lent; GRANT USAGE ON SCHEMA lent TO alice;
 	CREATE FUNCTION lent.f(body jsonb) RETURNS boolean LANGUAGE sql
@@ -215,6 +219,8 @@ becomes(
 	sprintf($state, 'usage'),
 	'stopped|Role "alice" has no privilege USAGE on the schema of function lent.f(jsonb).',
 	'the right to use its schema');
+value('GRANT USAGE ON SCHEMA lent TO alice');
+is_done('usage', 'given back: it goes on');
 value(
 	q{CREATE ROLE boss; GRANT boss TO alice; GRANT queue_producer TO boss;
 	SET ROLE boss; SELECT queue_create('lent');
@@ -226,8 +232,10 @@ value(
 	SELECT queue_push('lent', '1')});
 becomes(
 	sprintf($state, 'lent'),
-	'stopped|Role "alice", which bound the handler, may no longer bind one to queue "lent".',
+	'stopped|Role "alice", which bound the handler, may not bind one to queue "lent".',
 	'the right to the queue');
+value('GRANT boss TO alice');
+is_done('lent', 'given back: it goes on');
 value(
 	q{CREATE ROLE short LOGIN; GRANT queue_producer TO short;
 	SET ROLE short; SELECT queue_create('short');
