@@ -54,8 +54,8 @@ move_due_messages(MessageScan *scan, MessageTable *active, Size *bytes)
 		MemoryContext old = MemoryContextSwitchTo(context);
 
 		/*
-		 * Claims find what others have locked now.  What is not taken stays in
-		 * message_scan_due_left().
+		 * Claims find what others have locked now.  What is not taken stays
+		 * in message_scan_due_left().
 		 */
 		if (message_move(row.table, row.slot, active, bytes))
 			message_scan_take_due(scan);
