@@ -397,7 +397,7 @@ job_attempt(Batch *batch)
 	/* What a job may leave in a session belongs to the session's own role. */
 	if (!batch->run->transaction.is_session)
 		job_call_discard();
-	job_transaction_release_locks(&batch->run->transaction);
+	job_transaction_clean_session(&batch->run->transaction);
 	MemoryContextReset(batch->run->transaction.job_context);
 	return outcome;
 }

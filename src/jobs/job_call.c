@@ -215,4 +215,5 @@ job_call_discard(void)
 	DropAllPreparedStatements();
 	ResetSequenceCaches();
 	session_lock_release_user_locks();
+	job_transaction_reset_seed();
 }

@@ -25,7 +25,7 @@
  *	  server refuses most of what could be left behind, and job_call.c refuses
  *	  the use of the session's temporary schema.  Advisory locks are not
  *	  refused: the session may hold none, and those of the function are
- *	  released after the attempt.
+ *	  released after the attempt, and the seed of random() is set anew.
  *
  * src/jobs/job_transaction.c
  *
@@ -36,6 +36,7 @@
 #include "access/xact.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
+#include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/portal.h"
@@ -113,14 +114,27 @@ check_session(const JobTransaction *transaction, const Handler *handler)
 }
 
 /*
- * Release the advisory locks that handlers of other roles have taken in this
- * session.
+ * Undo what handlers of other roles have left in this session: their advisory
+ * locks, and the seed of random().
  */
 void
-job_transaction_release_locks(const JobTransaction *transaction)
+job_transaction_clean_session(const JobTransaction *transaction)
 {
-	if (transaction->is_clean)
-		session_lock_release_user_locks();
+	if (!transaction->is_clean)
+		return;
+	session_lock_release_user_locks();
+	job_transaction_reset_seed();
+}
+
+/* Whatever setseed() was called with, nobody knows what random() returns. */
+void
+job_transaction_reset_seed(void)
+{
+	uint32		seed;
+
+	if (pg_strong_random(&seed, sizeof(seed)))
+		(void) DirectFunctionCall1(setseed,
+								   Float8GetDatum((double) seed / PG_UINT32_MAX));
 }
 
 /* Begin to act as a handler's role, in its queue's project. */

@@ -44,6 +44,7 @@ extern void job_transaction_init(JobTransaction *transaction,
 extern ErrorData *job_transaction_run(JobTransaction *transaction,
 									  const Handler *handler,
 									  JobAction action, Batch *batch);
-extern void job_transaction_release_locks(const JobTransaction *transaction);
+extern void job_transaction_clean_session(const JobTransaction *transaction);
+extern void job_transaction_reset_seed(void);
 
 #endif							/* QUEUE_JOB_TRANSACTION_H */

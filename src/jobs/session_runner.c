@@ -197,7 +197,7 @@ session_runner_run(const char **names, int nnames, const RunLimits *limits,
 	PG_FINALLY();
 	{
 		run_release_slot(&run);
-		job_transaction_release_locks(&run.transaction);
+		job_transaction_clean_session(&run.transaction);
 		pool_leave();
 	}
 	PG_END_TRY();

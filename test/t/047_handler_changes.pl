@@ -190,6 +190,7 @@ sub bind_alice
 	return;
 }
 
+my $begin = -s $node->logfile;
 bind_alice('execute');
 value(
 	q{REVOKE EXECUTE ON FUNCTION alice.execute(jsonb) FROM PUBLIC, alice;
@@ -202,11 +203,11 @@ is( value(q{SET ROLE alice; SELECT state, reason FROM job_list('execute')}),
 	'stopped|Role "alice" has no privilege EXECUTE on function alice.execute(jsonb).',
 	'its role sees that in job_list');
 my $logged = qr/handler of queue "execute" cannot run/;
-ok($node->wait_for_log($logged), 'the log has it');
+ok($node->wait_for_log($logged, $begin), 'the log has it');
 sleep 2.5;						# it is checked each second
 value('GRANT EXECUTE ON FUNCTION alice.execute(jsonb) TO alice');
 is_done('execute', 'given back: it goes on');
-is(scalar(() = slurp_file($node->logfile) =~ /$logged/g), 1, 'logged once');
+is(scalar(() = slurp_file($node->logfile, $begin) =~ /$logged/g), 1, 'logged once');
 value(
 	q{CREATE SCHEMA lent; GRANT USAGE ON SCHEMA lent TO alice;
 	CREATE FUNCTION lent.f(body jsonb) RETURNS boolean LANGUAGE sql

@@ -160,6 +160,14 @@ $s->query("CALL job_run('{$late}')");
 is(outcome($late), 'done 0', 'an attempt is done whatever its teardown does');
 is($s->query_safe($left), $before, 'nothing was left by either');
 
+# What the handler calls setseed() with says nothing about the session's random().
+my $seeds = bind_job('PERFORM setseed(0.5);');
+$s->query("CALL job_run('{$seeds}')");
+is(outcome($seeds), 'done 0', 'a job sets the seed');
+my $random = $s->query_safe('SELECT random()');
+isnt($random, value(q{DO 'BEGIN PERFORM setseed(0.5); END'; SELECT random()}),
+	'not that of the session');
+
 # By the role that logged in, a job may use the session.
 my $own = bind_job('CREATE TEMP TABLE own (a int); DROP TABLE own;');
 $node->safe_psql($db, "CALL job_run('{$own}')",
