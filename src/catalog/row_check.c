@@ -92,7 +92,8 @@ static const TableRules tables[CATALOG_RELATIONS] = {
 	[CATALOG_HANDLER] = {Natts_handler,
 		COLUMN(Anum_handler_teardown_takes_jsonb) |
 		COLUMN(Anum_handler_teardown_schema) |
-		COLUMN(Anum_handler_teardown_name) | COLUMN(Anum_handler_loaded_by),
+		COLUMN(Anum_handler_teardown_name) | COLUMN(Anum_handler_stopped) |
+		COLUMN(Anum_handler_loaded_by),
 	handler_problem},
 	[CATALOG_SCHEDULE] = {Natts_schedule},
 	[CATALOG_SECRET] = {Natts_secret},

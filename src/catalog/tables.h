@@ -240,8 +240,9 @@ typedef enum JobCounter
 #define Anum_handler_teardown_takes_jsonb	14
 #define Anum_handler_teardown_schema	15
 #define Anum_handler_teardown_name		16
-#define Anum_handler_loaded_by			17
-#define Natts_handler					17
+#define Anum_handler_stopped			17	/* not used since 2.0 */
+#define Anum_handler_loaded_by			18	/* since 2.0 */
+#define Natts_handler					18
 
 /* queue_data.schedule */
 #define Anum_schedule_id				1

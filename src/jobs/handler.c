@@ -113,6 +113,8 @@ read_handler_row(TupleDesc desc, HeapTuple tuple, HandlerRow *row)
 	Datum		values[Natts_handler];
 	bool		isnull[Natts_handler];
 
+	/* Before version 2.0 the table does not have the last column. */
+	memset(isnull, true, sizeof(isnull));
 	heap_deform_tuple(tuple, desc, values, isnull);
 #define VALUE(attribute) values[Anum_handler_##attribute - 1]
 #define TEXT(attribute) TextDatumGetCString(VALUE(attribute))

@@ -233,11 +233,10 @@ COMMENT ON VIEW queue_data.queue_status IS
 UPDATE queue_data.queue AS q SET paused = false
 FROM queue_data.handler AS h
 WHERE h.queue_id OPERATOR(pg_catalog.=) q.id AND q.paused AND h.stopped IS NOT NULL;
+UPDATE queue_data.handler SET stopped = NULL WHERE stopped IS NOT NULL;
 
 -- Handlers that a restore has loaded wait until it has ended.
-ALTER TABLE queue_data.handler RENAME COLUMN stopped TO loaded_by;
-ALTER TABLE queue_data.handler
-    ALTER COLUMN loaded_by TYPE timestamptz USING NULL;
+ALTER TABLE queue_data.handler ADD COLUMN loaded_by timestamptz;
 COMMENT ON TABLE queue_data.handler IS
 'the functions that run the jobs of queues; timeout: seconds (0: none); rate: jobs per second (0: no limit); next_at: when the next job may start at that rate; logs_in: whether the role could log in when it bound them; loaded_by: when the session began that has written the row with SQL, as a restore does';
 CREATE FUNCTION queue_data.handler_loaded()
