@@ -8,7 +8,6 @@ acknowledged, which deletes it under its claim.  If the process ends, its claims
 and the messages are delivered again.  A queue of Kombu is a queue of the extension, and
 a binding of an exchange is a topic.  README.md has the rest.
 """
-import binascii
 import logging
 import os
 import re
@@ -16,6 +15,7 @@ import select
 import socket
 import threading
 from collections import deque
+from contextlib import suppress
 from datetime import datetime, timezone
 from hashlib import md5
 from math import ceil
@@ -34,7 +34,10 @@ from psycopg2 import errors
 __version__ = '1.0'
 
 LIMIT = 10          # messages in a claim, at most
-DELETE = 'SELECT message_delete(%s, %s, %s)'
+# Each value has a cast, so that no function with other types is called in place of ours.
+DELETE = 'SELECT message_delete(%s::text, %s::bigint, %s::text)'
+RETRY = 'SELECT message_retry(%s::text, %s::bigint, %s::text, delay => 0)'
+BURY = 'SELECT message_bury(%s::text, %s::bigint, %s::text, %s::text)'
 
 logger = logging.getLogger('kombu_queue')
 
@@ -69,7 +72,7 @@ def queue_name(queue):
     """Return the name that a queue of Kombu has in the extension."""
     name = escape(queue, './-')
     if len(name) > 64:
-        name = name[:30] + '::' + md5(name.encode()).hexdigest()
+        name = name[:30] + '::' + md5(name.encode(), usedforsecurity=False).hexdigest()
     return name
 
 
@@ -95,9 +98,9 @@ class QoS(virtual.QoS):
 
     def reject(self, delivery_tag, requeue=False):
         if requeue:
-            self._end(delivery_tag, 'SELECT message_retry(%s, %s, %s, delay => 0)')
+            self._end(delivery_tag, RETRY)
         else:
-            self._end(delivery_tag, 'SELECT message_bury(%s, %s, %s, %s)', 'rejected')
+            self._end(delivery_tag, BURY, 'rejected')
 
     def _end(self, delivery_tag, *statement):
         try:
@@ -149,17 +152,18 @@ class Channel(virtual.Channel):
         ttl = (arguments or {}).get('x-message-ttl')
         if ttl is not None:
             metadata['_default_message_ttl'] = self.connection.ttl(int(ttl) / 1000)
-        self.call('SELECT CASE WHEN queue_exists(%s) THEN false ELSE queue_create(%s, %s) END',
+        self.call('SELECT CASE WHEN queue_exists(%s::text) THEN false'
+                  ' ELSE queue_create(%s::text, %s::jsonb) END',
                   queue_name(queue), queue_name(queue), dumps(metadata))
 
     def _has_queue(self, queue, **kwargs):
-        return self.call('SELECT queue_exists(%s)', queue_name(queue))[0][0]
+        return self.call('SELECT queue_exists(%s::text)', queue_name(queue))[0][0]
 
     def _size(self, queue):
-        return self.call('SELECT free FROM queue_stats(%s)', queue_name(queue))[0][0]
+        return self.call('SELECT free FROM queue_stats(%s::text)', queue_name(queue))[0][0]
 
     def _purge(self, queue):
-        return self.call('SELECT queue_purge(%s)', queue_name(queue))[0][0]
+        return self.call('SELECT queue_purge(%s::text)', queue_name(queue))[0][0]
 
     def queue_delete(self, queue, if_unused=False, if_empty=False, **kwargs):
         if if_empty and self._size(queue):
@@ -168,7 +172,7 @@ class Channel(virtual.Channel):
             super().queue_unbind(queue, *binding)
         self.state.queue_bindings_delete(queue)
         self.auto_delete.discard(queue)
-        self.call('SELECT queue_drop(%s)', queue_name(queue))
+        self.call('SELECT queue_drop(%s::text)', queue_name(queue))
 
     def exchange_delete(self, exchange, **kwargs):
         for binding in list(self.state.bindings):
@@ -185,7 +189,8 @@ class Channel(virtual.Channel):
         pattern, name = topic_name(exchange, routing_key, kind), queue_name(queue)
         try:
             self.call('SELECT CASE WHEN EXISTS (SELECT FROM topic_list("limit" => 10000,'
-                      ' q => %s) WHERE pattern = %s) THEN false ELSE topic_bind(%s, %s) END',
+                      ' q => %s::text) WHERE pattern = %s::text) THEN false'
+                      ' ELSE topic_bind(%s::text, %s::text) END',
                       name, pattern, pattern, name)
         except (errors.InsufficientPrivilege, errors.FeatureNotSupported) as error:
             # Other processes do not know of this binding.  A direct exchange works
@@ -205,7 +210,7 @@ class Channel(virtual.Channel):
         kind = self.typeof(exchange).type
         super().queue_unbind(queue, exchange, routing_key, arguments)
         if exchange not in self.connection.known_here:
-            self.call('SELECT topic_unbind(%s, %s)',
+            self.call('SELECT topic_unbind(%s::text, %s::text)',
                       topic_name(exchange, routing_key, kind), queue_name(queue))
 
     # Publishing
@@ -214,6 +219,9 @@ class Channel(virtual.Channel):
         properties = message['properties']
         body = message['body']
         properties['body_encoding'] = None
+        if isinstance(body, bytes) and message.get('content-encoding') == 'utf-8':
+            with suppress(UnicodeDecodeError):      # base64 is a third longer
+                body = message['body'] = body.decode()
         if not isinstance(body, str) or '\0' in body:
             message['body'], properties['body_encoding'] = self.encode_body(body, 'base64')
         properties.setdefault('delivery_info', {}).update(
@@ -239,10 +247,10 @@ class Channel(virtual.Channel):
         if delay and ttl is None:
             ttl = self.connection.ttl(delay + self.connection.default_ttl)
         try:
-            self.call(f'SELECT {function}(%s, %s, ttl => %s, delay => %s, priority => %s,'
-                      ' group_key => %s, dedup_key => %s)', to, dumps(message), ttl, delay,
-                      properties['priority'], properties.get('group_key'),
-                      properties.get('dedup_key'))
+            self.call(f'SELECT {function}(%s::text, %s::jsonb, ttl => %s::int, delay => %s::int,'
+                      ' priority => %s::int, group_key => %s::text, dedup_key => %s::text)',
+                      to, dumps(message), ttl, delay, properties['priority'],
+                      properties.get('group_key'), properties.get('dedup_key'))
         except errors.ProgramLimitExceeded as error:
             raise Refused(error.diag.message_primary) from error
 
@@ -263,12 +271,12 @@ class Channel(virtual.Channel):
         if self.connection.alive:
             for row in [row for row in self.buffer if row[0] == name]:
                 self.buffer.remove(row)
-                self.end(f'{row[2]}/{row[1]}', 'SELECT message_retry(%s, %s, %s, delay => 0)')
+                self.end(f'{row[2]}/{row[1]}', RETRY)
             if queue in self.auto_delete:
                 self.queue_delete(queue)
 
     def basic_get(self, queue, no_ack=False, **kwargs):
-        rows = self._claim('queue_claim(%s, %s, "limit" => 1)', queue_name(queue))
+        rows = self._claim('queue_claim(%s::text, %s::int, "limit" => 1)', queue_name(queue))
         return self._message(rows[0], no_ack) if rows else None
 
     def deliver(self):
@@ -280,7 +288,7 @@ class Channel(virtual.Channel):
         with self.connection.lock:      # to renew may change the buffer
             if names and not self.buffer:
                 self.buffer.extend(self._claim(
-                    'queue_claim_any(%s, %s, "limit" => %s)', names,
+                    'queue_claim_any(%s::text[], %s::int, "limit" => %s::int)', names,
                     min(self.qos.can_consume_max_estimate() or LIMIT, LIMIT)))
                 if not self.buffer:
                     ready.difference_update(names)
@@ -320,9 +328,9 @@ class Channel(virtual.Channel):
             if not isinstance(payload['body'], str):
                 payload['body'] = dumps(payload['body'])
             message = self.Message(payload, channel=self)
-        except (AttributeError, KeyError, TypeError, ValueError, binascii.Error) as error:
+        except Exception as error:      # of any kind: a body nested too deep, for one
             logger.error('Message %s of queue %s is not one of Kombu: %r', message_id, queue, error)
-            self.end(tag, 'SELECT message_bury(%s, %s, %s, %s)', f'not of Kombu: {error!r}')
+            self.end(tag, BURY, f'not of Kombu: {error!r}')
             return None
         if not no_ack:
             self.qos.append(message, tag)
@@ -450,7 +458,12 @@ class Transport(virtual.Transport):
         self.awake, self.waker = socket.socketpair()
         self.awake.setblocking(False)
         self.waker.setblocking(False)
-        self.call("SELECT queue_channel('-')")      # loads the library, which has the settings
+        # Nothing but the schema of the extension is searched.
+        self.call('SET search_path = pg_catalog, pg_temp')
+        self.call("SELECT set_config('search_path', quote_ident(nspname) || ', pg_temp', false)"
+                  ' FROM pg_extension JOIN pg_namespace AS n ON n.oid = extnamespace'
+                  " WHERE extname IN ('queue', 'queue_proxy')")
+        self.call("SELECT queue_channel('-'::text)")      # loads the library, which has the settings
         settings = dict(self.call("SELECT name, setting::int FROM pg_settings"
                                   " WHERE name ~ '^queue[.].*_message_(ttl|delay)$'"))
         self.min_ttl, self.max_ttl, self.default_ttl, self.max_delay = (
@@ -550,7 +563,7 @@ class Transport(virtual.Transport):
                       for claim_id, (queue, ids) in channel.claims.items()}
             if not claims:
                 return
-            rows = self.call('SELECT claim_id, claim_renew(queue, claim_id, %s)'
+            rows = self.call('SELECT claim_id, claim_renew(queue, claim_id, %s::int)'
                              ' FROM unnest(%s::text[], %s::text[]) AS u(queue, claim_id)',
                              self.claim_ttl, [queue for queue, _ in claims.values()], list(claims))
             for claim_id, renewed in rows:
@@ -565,7 +578,7 @@ class Transport(virtual.Transport):
 
     def listen(self, name):
         if name not in self.listening:
-            self.call('LISTEN "%s"' % self.call('SELECT queue_channel(%s)', name)[0][0])
+            self.call('LISTEN "%s"' % self.call('SELECT queue_channel(%s::text)', name)[0][0])
             self.listening.add(name)
         self.ready.add(name)        # after LISTEN, so that nothing is missed
 

@@ -8,12 +8,13 @@ use warnings;
 
 use Exporter 'import';
 use ClusterTest;
+use FindBin;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw($node $db start_server value state_of becomes becomes_true);
-our @EXPORT_OK = qw(wal_since find_python $end_claims);
+our @EXPORT_OK = qw(wal_since find_python plant_functions $end_claims);
 
 our $db = 'postgres';
 our $node;
@@ -105,6 +106,15 @@ sub becomes_true
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 
 	return becomes($query, 't', $what);
+}
+
+# Creates the functions of test/planted.sql in a database, where they are never to be
+# called: a client that calls one fails.
+sub plant_functions
+{
+	my ($database) = @_;
+
+	return value(slurp_file("$FindBin::RealBin/../planted.sql"), $database);
 }
 
 # The first python3 that has psycopg2.  Without one, all tests of the file are

@@ -13,7 +13,7 @@ use lib "$FindBin::RealBin/../perl";
 use IPC::Run;
 use ClusterTest;
 use PostgreSQL::Test::Utils;
-use QueueTest qw(:DEFAULT find_python);
+use QueueTest qw(:DEFAULT find_python plant_functions);
 use Test::More;
 
 my $python = find_python();
@@ -37,6 +37,8 @@ value(q{
 	CREATE TABLE done (n int);
 	CREATE DATABASE unit});
 value('CREATE EXTENSION queue', 'unit');
+plant_functions($_) foreach 'unit', 'postgres';
+value('ALTER ROLE app SET search_path = earlier, public');
 
 # postgresql://USER@/DATABASE, with a file for the password
 sub url

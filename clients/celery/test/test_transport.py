@@ -8,6 +8,9 @@ queue.min_claim_ttl = 1 and queue.min_message_ttl = 1.
 """
 import os
 import socket
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -267,16 +270,36 @@ class TestTransport(unittest.TestCase):
                 '{"body": "", "headers": []}', \
                 '{"body": "", "properties": {"delivery_info": 1}}', \
                 '{"body": "+", "properties": {"body_encoding": "base64"}}', \
-                '{"body": "x", "properties": {"body_encoding": "none"}}':
-            query("SELECT queue_push('q', %s)", body)
-        query("SELECT queue_push('q', %s)",
+                '{"body": "x", "properties": {"body_encoding": "none"}}', \
+                '{"body": %s1%s}' % (3000 * '[', 3000 * ']'):
+            query("SELECT queue_push('q', %s::jsonb)", body)
+        query("SELECT queue_push('q', %s::jsonb)",
               '{"body": [[2], {}], "content-type": "application/json",'
               ' "content-encoding": "utf-8", "headers": {"task": "t"}}')
         with self.assertLogs('kombu_queue', 'ERROR') as log:
             self.assertEqual(self.drain(connection), [[[2], {}]])
-        self.assertEqual(len(log.output), 8)
-        self.assertEqual(self.stats('q.dead'), (8, 0, 0))
+        self.assertEqual(len(log.output), 9)
+        self.assertEqual(self.stats('q.dead'), (9, 0, 0))
         self.received[0].ack()
+
+    def test_text_and_bytes(self):
+        """A text is not made longer."""
+        connection = self.connect()
+        self.consume(connection, accept=['text/plain', 'application/data'])
+        bodies = ['\xe4' + 200000 * 'a', 'a NUL: \0', b'bytes', b'\xff']
+        for body in bodies:
+            self.publish(connection, body, serializer='raw' if isinstance(body, bytes) else None)
+        self.assertEqual(self.drain(connection, 4), bodies)
+
+    def test_long_name_with_fips(self):
+        with tempfile.NamedTemporaryFile('w', suffix='.cnf') as conf:
+            conf.write('openssl_conf = a\n[a]\nalg_section = b\n[b]\n'
+                       'default_properties = fips=yes\n')
+            conf.flush()
+            name = subprocess.check_output(
+                [sys.executable, '-c', "import kombu_queue; print(kombu_queue.queue_name(70 * 'a'))"],
+                env=dict(os.environ, OPENSSL_CONF=conf.name), text=True)
+        self.assertEqual(name, 30 * 'a' + '::0f5c6c4e740bfcc08c3c26ccb2673d46\n')
 
     def test_topics(self):
         admin, app = self.connect(ADMIN), self.connect()
