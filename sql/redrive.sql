@@ -72,6 +72,26 @@ RESET queue.auto_create;
 SELECT queue_redrive('dead');
 SELECT body FROM queue_messages('d');
 
+-- of several origins one was dropped, and one belongs to another role now
+SELECT pg_temp.kill('gone', 2), pg_temp.kill('b', 1), pg_temp.kill('other', 1);
+SELECT queue_purge('a');
+SELECT pg_temp.kill('a', 1);
+SELECT queue_drop('gone'), queue_drop('other');
+CREATE ROLE regress_redrive IN ROLE queue_producer;
+SET ROLE regress_redrive;
+SELECT queue_create('other');
+RESET ROLE;
+SET queue.auto_create = off;
+\set VERBOSITY default
+SELECT queue_redrive('dead');
+\set VERBOSITY sqlstate
+SELECT (SELECT count(*) FROM queue_messages('a')) AS a, count(*) AS b FROM queue_messages('b');
+SELECT body FROM queue_dead_letters('dead');
+RESET queue.auto_create;
+SELECT queue_redrive('dead', 'hospital');
+SELECT queue_drop('other');
+DROP ROLE regress_redrive;
+
 -- one that is claimed stays with its claim
 SELECT pg_temp.kill('a', 2);
 SELECT claim_id AS claim, body FROM queue_claim('dead', 600, 60, 1)

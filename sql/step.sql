@@ -97,6 +97,12 @@ SELECT queue_step('q', :'claim', NULL, '[{"id": 1, "delay": -1}]');
 SELECT queue_step('q', :'claim', NULL, '[{"id": 1, "reason": "x"}]');
 SELECT queue_step('q', :'claim', NULL, '[1]');
 SELECT queue_step('q', :'claim', NULL, '1');
+SELECT queue_step('q', :'claim', NULL, '[{"id": "x"}]');
+SELECT queue_step('q', :'claim', NULL, '[{"id": ""}]');
+SELECT queue_step('q', :'claim', NULL, '[{"id": "1.0"}]');
+SELECT queue_step('q', :'claim', NULL, '[{"id": "99999999999999999999"}]');
+SELECT queue_step('q', :'claim', NULL, '[{"id": 1}, {"id": 2}, {"id": "1"}]');
+SELECT queue_step('q', :'claim', '{1,2,1}');
 SELECT queue_step('q', NULL, '{1}');
 SELECT queue_step('q', NULL, NULL, '[{"id": 1}]');
 SELECT queue_step('q', :'claim', ttl => 0);
@@ -105,7 +111,7 @@ TABLE s;
 SELECT count(*) FROM claim_messages('q', :'claim');
 
 -- Like message_delete, it is no error that a message in done does not exist.
-SELECT queue_step('q', :'claim', '{1}', jsonb_build_array(jsonb_build_object('id', :id, 'delay', 600)), "limit" => 0);
+SELECT queue_step('q', :'claim', '{1}', jsonb_build_array(jsonb_build_object('id', :'id', 'delay', 600)), "limit" => 0);
 TABLE s;
 
 -- A claim that is not live

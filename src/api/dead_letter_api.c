@@ -78,13 +78,14 @@ sql_queue_dead_letters(PG_FUNCTION_ARGS)
  * Sends up to limit (NULL: all) dead letters of queue q, oldest first, back
  * to the queues they came from, or to target: as new messages, with their
  * count reset and the lifetime of any push there.  Those under a live claim
- * stay.
+ * stay.  So do, without a target, those whose origin is gone: it was dropped,
+ * and queue.auto_create is off, or another role has created a queue of that
+ * name.  A NOTICE says how many.
  *
  * Result: the number sent.
- * Errors: 22004 and 22023 arguments, 42704 a queue to send to is unknown
- * while queue.auto_create is off, 42501 needs the right to claim from q and
- * to push to the target; without a target also when the queue that they came
- * from was dropped, and another role has created one of that name.
+ * Errors: 22004 and 22023 arguments, 42704 the target is unknown while
+ * queue.auto_create is off, 42501 needs the right to claim from q and to push
+ * to the queues to which they are sent.
  * Source: Amazon SQS, dead letter queue redrive.
  */
 Datum

@@ -67,9 +67,9 @@ static bool get_field(Jsonb *object, const char *field, JsonbValue *value);
 static void check_fields(Jsonb *object, int n);
 static void parse_failure(Jsonb *object, int n, Failure *failure);
 static int64 get_integer(const JsonbValue *value, const char *field, int n);
+static int64 get_id(const JsonbValue *value, int n);
 static void get_done(ArrayType *array, StepOutcome *outcome);
-static void sort_done(StepOutcome *outcome);
-static void check_outcome(const StepOutcome *outcome);
+static void check_each_once(const StepOutcome *outcome);
 static void retry_failures(const Queue *queue, const ClaimId *claim,
 						   const StepOutcome *outcome);
 static int64 complete_done(const Queue *queue, const ClaimId *claim,
@@ -93,8 +93,7 @@ get_outcome(FunctionCallInfo fcinfo, StepOutcome *outcome)
 	/* These are messages of a claim, so there must be one. */
 	if (outcome->ndone > 0 || outcome->nfailed > 0)
 		(void) arg_required(fcinfo, 1, "claim_id");
-	check_outcome(outcome);
-	sort_done(outcome);
+	check_each_once(outcome);
 }
 
 static void
@@ -106,6 +105,7 @@ get_done(ArrayType *array, StepOutcome *outcome)
 	outcome->done = palloc(outcome->ndone * sizeof(int64));
 	for (int i = 0; i < outcome->ndone; i++)
 		outcome->done[i] = DatumGetInt64(ids[i]);
+	qsort(outcome->done, outcome->ndone, sizeof(int64), message_id_cmp);
 }
 
 static void
@@ -191,7 +191,7 @@ parse_failure(Jsonb *object, int n, Failure *failure)
 				 errmsg("element %d of parameter \"%s\" has no id", n,
 						"failed"),
 				 errhint("Every message that failed needs the field \"id\".")));
-	failure->id = get_integer(&v, "id", n);
+	failure->id = get_id(&v, n);
 	failure->delay = !get_field(object, "delay", &v) ? -1 :
 		arg_check_delay(get_integer(&v, "delay", n));
 	failure->bury = get_field(object, "bury", &v);
@@ -231,38 +231,49 @@ get_integer(const JsonbValue *value, const char *field, int n)
 	return integer;
 }
 
-/*
- * A message that is both done and failed would be deleted first, and then not
- * be found: say what is wrong instead.
- */
-static void
-check_outcome(const StepOutcome *outcome)
+/* JavaScript has ids as strings, since its numbers do not hold all of them. */
+static int64
+get_id(const JsonbValue *value, int n)
 {
-	for (int i = 0; i < outcome->ndone; i++)
-	{
-		int64		id = outcome->done[i];
+	char	   *text;
+	char	   *end;
+	int64		id;
 
-		if (bsearch(&id, outcome->failed, outcome->nfailed, sizeof(int64),
-					message_id_cmp) != NULL)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("message %lld is in both \"%s\" and \"%s\"",
-							(long long) id, "done", "failed"),
-					 errhint("Name each message once.")));
-	}
+	if (value->type != jbvString)
+		return get_integer(value, "id", n);
+	text = pnstrdup(value->val.string.val, value->val.string.len);
+	errno = 0;
+	id = strtoll(text, &end, 10);
+	if (errno != 0 || end == text || *end != '\0')
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("field \"%s\" of element %d of parameter \"%s\" is no id: \"%s\"",
+						"id", n, "failed", arg_clip(text)),
+				 errhint("Give the id as it was returned, as a JSON number or string.")));
+	return id;
 }
 
-/* In this order claim_complete() searches the messages, each once. */
+/*
+ * A message that is named twice would be gone when its second turn comes: say
+ * what is wrong instead.
+ */
 static void
-sort_done(StepOutcome *outcome)
+check_each_once(const StepOutcome *outcome)
 {
-	int			n = 0;
+	int			n = outcome->ndone + outcome->nfailed;
+	int64	   *ids = palloc(n * sizeof(int64));
 
-	qsort(outcome->done, outcome->ndone, sizeof(int64), message_id_cmp);
-	for (int i = 0; i < outcome->ndone; i++)
-		if (i == 0 || outcome->done[i] != outcome->done[n - 1])
-			outcome->done[n++] = outcome->done[i];
-	outcome->ndone = n;
+	for (int i = 0; i < n; i++)
+		ids[i] = i < outcome->ndone ? outcome->done[i] :
+			outcome->failures[i - outcome->ndone].id;
+	qsort(ids, n, sizeof(int64), message_id_cmp);
+	for (int i = 1; i < n; i++)
+		if (ids[i] == ids[i - 1])
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("message %lld is named twice in \"%s\" and \"%s\"",
+							(long long) ids[i], "done", "failed"),
+					 errhint("Name each message once.")));
 }
 
 /* --- The step --- */
@@ -358,8 +369,9 @@ end_claim(const Queue *queue, const ClaimId *claim,
  *
  * The cycle of a worker in one call.  Of the claim (NULL: there is none yet),
  * deletes the messages in done (NULL: all that are not in failed), retries
- * those in failed, an array of objects with the fields id, error and delay as
- * in message_retry, of which only id is required, and gives the rest back.
+ * those in failed, an array of objects with the fields id (a number or a
+ * string), error and delay as in message_retry, of which only id is required,
+ * and gives the rest back.
  * One whose field bury is true becomes a dead letter, as by message_bury.
  * Then pushes the messages in push, an array as for queue_post, each to q
  * unless it has a field queue.  Then claims as queue_claim does; a limit of 0
@@ -368,8 +380,8 @@ end_claim(const Queue *queue, const ClaimId *claim,
  * Result: as queue_claim.
  * Errors: QU001 the claim is not live, QU002 a message is not in it, QU004 one
  * was canceled; as queue_claim, message_retry, message_bury and queue_post;
- * 22023 a message is both done and failed, 22004 there is no claim that they
- * could be of.
+ * 22023 a message is named twice, 22004 there is no claim that they could be
+ * of.
  * Source: claim_next, for a worker that also retries and pushes.
  */
 Datum

@@ -46,6 +46,7 @@
 #include "storage/segment.h"
 #include "util/compat.h"
 #include "util/json.h"
+#include "util/settings.h"
 
 /* Attributes of a dead letter */
 #define ORIGIN_QUEUE			"origin_queue"
@@ -57,6 +58,15 @@
 /* How many dead letters are sent back with one snapshot */
 #define REDRIVE_BATCH			1000
 
+/* A redrive of the dead letters in a queue */
+typedef struct Redrive
+{
+	const Queue *dead;			/* where they are */
+	const char *target;			/* NULL: back to where they came from */
+	int64		marker;			/* the id of the last one that was read */
+	int64		ngone;			/* how many came from a queue that is gone */
+} Redrive;
+
 static QueueResult open_dead_queue(const Queue *queue, Queue *dead);
 static void report_refusal(const Queue *queue, int elevel);
 static bool may_move(const Queue *queue, Queue *dead);
@@ -65,12 +75,10 @@ static void fill_moved_message(NewMessage *message, TupleDesc desc,
 static Jsonb *form_letter_attributes(const Queue *queue, HeapTuple tuple,
 									 TupleDesc desc, const char *reason);
 static bool get_dead_letter(const ScanRow *row, DeadLetter *letter);
-static void open_origin_queue(const Queue *dead, const char *name,
+static bool open_origin_queue(const Queue *dead, const char *name,
 							  TimestampTz died_at, Queue *origin);
-static bool send_letter_back(const Queue *dead, ScanRow *row,
-							 const char *target, TimestampTz now);
-static int	redrive_batch(const Queue *dead, const char *target, int limit,
-						  int64 *marker);
+static bool send_letter_back(Redrive *redrive, ScanRow *row, TimestampTz now);
+static int	redrive_batch(Redrive *redrive, int limit);
 
 /* --- Moving messages to the dead letter queue --- */
 
@@ -296,9 +304,9 @@ dead_letter_list(const Queue *queue, int limit, DeadLetterCallback callback,
 
 /*
  * Open the queue that a dead letter came from.  If it does not exist, it is
- * created as by any push.
+ * created as by any push.  Returns false if it is gone.
  */
-static void
+static bool
 open_origin_queue(const Queue *dead, const char *name, TimestampTz died_at,
 				  Queue *origin)
 {
@@ -307,35 +315,33 @@ open_origin_queue(const Queue *dead, const char *name, TimestampTz died_at,
 
 	/* Other SQL may have written the attributes. */
 	queue_check_name(name, ORIGIN_QUEUE);
-	queue_open_or_create(name, QUEUE_PUSH, origin);
+	if (!queue_open(name, QUEUE_PUSH, origin))
+	{
+		if (!setting_auto_create)
+			return false;
+		queue_open_or_create(name, QUEUE_PUSH, origin);
+	}
 
 	/*
 	 * If it was dropped, and another role has created a queue of the same
 	 * name since, that one gets the letter only if its owner could read it
 	 * anyway.
 	 */
-	if ((queue_created_at(origin->id, &created_at) && created_at <= died_at) ||
+	return (queue_created_at(origin->id, &created_at) &&
+			created_at <= died_at) ||
 		queue_find_as(dead->name, origin->owner, QUEUE_CLAIM,
-					  &again) == QUEUE_OK)
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-			 errmsg("queue \"%s\" is not the one that dead letters in queue \"%s\" came from",
-					origin->name, dead->name),
-			 errdetail("That one was dropped. The owner of the new one may not claim from \"%s\".",
-					   dead->name),
-			 errhint("Name it as the target to send them there all the same.")));
+					  &again) == QUEUE_OK;
 }
 
 /*
  * Send a dead letter to the target, or if that is NULL, back to where it came
  * from.  Returns false if the message is no dead letter, or was left alone
- * because it is claimed or locked.
+ * because it is claimed or locked, or its origin is gone.
  */
 static bool
-send_letter_back(const Queue *dead, ScanRow *row, const char *target,
-				 TimestampTz now)
+send_letter_back(Redrive *redrive, ScanRow *row, TimestampTz now)
 {
+	const Queue *dead = redrive->dead;
 	TupleDesc	desc = RelationGetDescr(row->table->heap);
 	char	   *origin = attributes_text(attributes_of(desc, row->tuple),
 										 ORIGIN_QUEUE);
@@ -343,15 +349,19 @@ send_letter_back(const Queue *dead, ScanRow *row, const char *target,
 	NewMessage	message = {0};
 
 	if (message_is_claimed(&row->form, now) ||
-		message_is_expired(&row->form, now) || origin == NULL ||
-		!message_lock_as_seen(row->table, row->slot, LockTupleExclusive,
+		message_is_expired(&row->form, now) || origin == NULL)
+		return false;
+	if (redrive->target != NULL)
+		queue_open_or_create(redrive->target, QUEUE_PUSH, &queue);
+	else if (!open_origin_queue(dead, origin, row->form.created_at, &queue))
+	{
+		redrive->ngone++;
+		return false;
+	}
+	if (!message_lock_as_seen(row->table, row->slot, LockTupleExclusive,
 							  LockWaitSkip))
 		return false;
 	row->tuple = row_tuple(row->slot);
-	if (target != NULL)
-		queue_open_or_create(target, QUEUE_PUSH, &queue);
-	else
-		open_origin_queue(dead, origin, row->form.created_at, &queue);
 
 	fill_moved_message(&message, desc, row->tuple);
 	message.ttl = options_default_ttl(&queue);
@@ -364,11 +374,11 @@ send_letter_back(const Queue *dead, ScanRow *row, const char *target,
 }
 
 /*
- * Send up to limit dead letters back whose ids are above the marker, which is
- * advanced.  Returns their number.
+ * Send up to limit dead letters back whose ids are above the marker, which
+ * this advances.  Returns their number.
  */
 static int
-redrive_batch(const Queue *dead, const char *target, int limit, int64 *marker)
+redrive_batch(Redrive *redrive, int limit)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "dead letter",
@@ -379,15 +389,16 @@ redrive_batch(const Queue *dead, const char *target, int limit, int64 *marker)
 	int			n = 0;
 
 	segment_push_snapshot();
-	scan = message_scan_begin_list(dead->id, *marker + 1, RowExclusiveLock);
+	scan = message_scan_begin_list(redrive->dead->id, redrive->marker + 1,
+								   RowExclusiveLock);
 	while (n < limit && message_scan_next(scan, &row))
 	{
 		MemoryContext old;
 
 		MemoryContextReset(context);
-		*marker = row.form.id;
+		redrive->marker = row.form.id;
 		old = MemoryContextSwitchTo(context);
-		if (send_letter_back(dead, &row, target, now))
+		if (send_letter_back(redrive, &row, now))
 			n++;
 		MemoryContextSwitchTo(old);
 	}
@@ -405,18 +416,26 @@ redrive_batch(const Queue *dead, const char *target, int limit, int64 *marker)
 int64
 dead_letter_redrive(const Queue *queue, const char *target, int limit)
 {
-	int64		marker = 0;
+	Redrive		redrive = {.dead = queue, .target = target};
 	int64		total = 0;
 	int64		previous;
 
 	/* The target is another queue: the scan does not find what it sends. */
 	do
 	{
-		previous = marker;
-		total += redrive_batch(queue, target,
-							   (int) Min(limit - total, REDRIVE_BATCH),
-							   &marker);
+		previous = redrive.marker;
+		total += redrive_batch(&redrive,
+							   (int) Min(limit - total, REDRIVE_BATCH));
 		CommandCounterIncrement();
-	} while (total < limit && marker != previous);
+	} while (total < limit && redrive.marker != previous);
+	if (redrive.ngone > 0)
+		ereport(NOTICE,
+				(errmsg_plural("%lld dead letter in queue \"%s\" was passed over",
+							   "%lld dead letters in queue \"%s\" were passed over",
+							   (unsigned long) redrive.ngone,
+							   (long long) redrive.ngone, queue->name),
+				 errdetail("The queue that a letter came from does not exist, or another role has created one of that name, and may not claim from \"%s\".",
+						   queue->name),
+				 errhint("Name a target to send them there.")));
 	return total;
 }
