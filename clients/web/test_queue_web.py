@@ -17,6 +17,7 @@ import importlib.util
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -118,6 +119,8 @@ def setup():
         SELECT queue_push('project-queue', '1')""")
     sql(f"SET ROLE owner; SELECT batch_create($q${HTML}$q$, keep_open => true)")
     sql("SET ROLE owner; SELECT queue_push('plain', '1', batch => batch) FROM batch_list()")
+    with open(os.path.join(HERE, "../../test/planted.sql"), encoding="ascii") as file:
+        sql(file.read())                # functions that queue_web must not call
     with open(os.path.join(DATA, "pg_hba.conf"), "w", encoding="ascii") as file:
         file.write(f"local all {ADMIN},open trust\nlocal all all scram-sha-256\n")
     sql("SELECT pg_reload_conf()")
@@ -155,9 +158,9 @@ class Program:
 class Visitor:
     """A browser that does what it is told."""
 
-    def __init__(self, port):
+    def __init__(self, port, address="127.0.0.1"):
         self.host, self.cookies, self.status, self.text = f"127.0.0.1:{port}", {}, None, ""
-        self.headers = {}
+        self.headers, self.address = {}, address
 
     def ask(self, method, path, form=None, follow=True, **headers):
         sent = {"Cookie": "; ".join(f"{k}={v}" for k, v in self.cookies.items())}
@@ -165,7 +168,8 @@ class Visitor:
             sent |= {"Origin": f"http://{self.host}",
                      "Content-Type": "application/x-www-form-urlencoded"}
         sent |= {k.replace("_", "-"): v for k, v in headers.items()}
-        connection = http.client.HTTPConnection(self.host, timeout=TIMEOUT)
+        connection = http.client.HTTPConnection(self.host, timeout=TIMEOUT,
+                                                source_address=(self.address, 0))
         connection.request(method, path, urlencode(form) if form is not None else None,
                            {k: v for k, v in sent.items() if v is not None})
         answer = connection.getresponse()
@@ -246,6 +250,41 @@ def test_login(program):
     visitor.login("boss", PASSWORD)
     equal(visitor.status, 200, "do not stop another role")
     return visitor
+
+
+def test_strangers(module, port):
+    """What a stranger does who wants to keep others out"""
+    stranger = Visitor(port, "127.0.0.2")
+    original, module.LOGINS = module.LOGINS, (5, 3)
+    for i in range(4):
+        stranger.login(f"guess{i}", "x")
+    equal(stranger.status, 429, "too many failed logins from an address")
+    visitor = Visitor(port)
+    visitor.login("boss", PASSWORD)
+    equal(visitor.status, 200, "do not stop another address")
+    module.LOGINS = original
+
+    # Connections that send nothing, or less than they promise
+    with contextlib.ExitStack() as stack:
+        for i in range(2 * module.THREADS):
+            idle = stack.enter_context(socket.create_connection(("127.0.0.1", port), TIMEOUT))
+            if i % 2:
+                idle.sendall(b"POST /login HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n"
+                             b"Origin: http://127.0.0.1:%d\r\nContent-Length: 9\r\n"
+                             b"Content-Type: application/x-www-form-urlencoded\r\n\r\n"
+                             % (port, port))
+        visitor = Visitor(port)
+        try:
+            visitor.get("/style.css")
+        except OSError as error:
+            visitor.status = error
+    equal(visitor.status, 200, "idle connections keep nobody out")
+
+    environ = {"REMOTE_ADDR": "127.0.0.1", "HTTP_X_FORWARDED_FOR": "192.0.2.1, 192.0.2.2"}
+    equal(module.visitor_address(environ), "127.0.0.1", "the address of a visitor")
+    module.forwarded = True
+    equal(module.visitor_address(environ), "192.0.2.2", "and behind a proxy, with --forwarded")
+    module.forwarded = False
 
 
 def test_forged(program, visitor):
@@ -749,7 +788,7 @@ def test_browser(browser, program, width, scheme):
     browser.enter("Yes")
     has(browser.text(), "Queue q00060 is purged: 1 messages were removed.", "the answer was yes")
     equal(sql("SELECT total FROM queue_stats('q00060')"), 0, "it is purged")
-    sql("SELECT queue_push('q00060', '1')")
+    sql("SELECT queue_push('q00060', '1'::jsonb)")
     browser.enter("Refresh every 5 seconds")
     until = time.monotonic() + TIMEOUT
     while "auto=1" not in browser.driver.current_url and time.monotonic() < until:
@@ -859,6 +898,7 @@ def main():
             test_forged(program, boss)
             owner = test_rights(program)
             test_actions(boss, owner)
+            test_strangers(module, server.server_port)
             test_reads(module, server.server_port, 5)
             if LONG:
                 measure(program)
