@@ -15,13 +15,13 @@ use IPC::Run;
 use JSON::PP;
 use ClusterTest;
 use PostgreSQL::Test::Utils;
-use QueueTest qw(:DEFAULT find_python);
+use QueueTest qw(:DEFAULT find_python plant_functions);
 use Test::More;
 use Time::HiRes qw(sleep);
 
 my $python = find_python();
 # Isolated: queue.so in this directory is not the module "queue".
-foreach my $package (qw(zaqar zaqarclient sqlalchemy pymongo setuptools))
+foreach my $package (qw(zaqar zaqarclient sqlalchemy pymongo setuptools ddt))
 {
 	plan skip_all => "package python3-$package is not installed"
 	  if system("$python -I -c 'import $package' >/dev/null 2>&1") != 0;
@@ -29,6 +29,7 @@ foreach my $package (qw(zaqar zaqarclient sqlalchemy pymongo setuptools))
 plan skip_all => 'package zaqar-server is not installed' unless -x '/usr/bin/zaqar-server';
 
 start_server('autovacuum = off');
+plant_functions();
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $client = "$FindBin::RealBin/../../clients/zaqar";
 ($ENV{PGHOST}, $ENV{PGPORT}) = ($node->host, $node->port);
@@ -62,7 +63,8 @@ sub write_password
 }
 
 value(q{
-	CREATE ROLE zaqar LOGIN PASSWORD 'first' IN ROLE queue_producer, queue_consumer});
+	CREATE ROLE zaqar LOGIN PASSWORD 'first' IN ROLE queue_producer, queue_consumer;
+	ALTER ROLE zaqar SET search_path = earlier, public});
 write_password('first');
 my $hba = $node->data_dir . '/pg_hba.conf';
 my $rules = slurp_file($hba);
@@ -75,6 +77,9 @@ foreach my $n (1, 2)
 {
 	my $port = PostgreSQL::Test::Cluster::get_free_port();
 	append_to_file("$dir/zaqar$n.conf", <<"CONF");
+[DEFAULT]
+enable_deprecated_api_versions = 1,1.1
+
 [drivers]
 message_store = postgresql
 management_store = sqlalchemy

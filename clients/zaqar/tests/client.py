@@ -75,6 +75,14 @@ assert first['body'] == {'event': 0} and first['ttl'] == 360
 status, _, document = request('GET', claim)
 assert status == 200 and document['ttl'] == 300 and len(document['messages']) == 2
 assert request('PATCH', claim, {'ttl': 400, 'grace': 60})[0] == 204
+
+# php-opencloud sends a grace of 0, and version 1 makes that of one that is missing.
+assert request('PATCH', claim, {'ttl': 600, 'grace': 90})[0] == 204
+assert request('PATCH', claim, {'ttl': 700, 'grace': 0})[0] == 204
+assert request('GET', claim)[2]['messages'][0]['ttl'] >= 790
+assert request('PATCH', claim.replace('v2', 'v1', 1), {'ttl': 800})[0] == 204
+assert request('GET', claim)[2]['messages'][0]['ttl'] >= 890
+assert request('PATCH', claim, {'ttl': 700, 'grace': 50000})[0] == 400
 assert request('DELETE', first['href'].partition('?')[0])[0] == 403     # without the claim
 assert request('DELETE', first['href'])[0] == 204
 assert request('DELETE', first['href'])[0] == 204                       # again

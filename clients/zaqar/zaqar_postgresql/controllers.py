@@ -7,6 +7,7 @@ import time
 from zaqar import storage
 from zaqar.storage import errors
 from zaqar.storage import utils
+from zaqar.transport import validation
 
 from zaqar_postgresql.database import Answer
 
@@ -72,7 +73,7 @@ class QueueController(Controller, storage.Queue):
         """The queues of a project, in pages.  Their names contain name."""
         while True:
             rows = self._database.rows(
-                'SELECT name, metadata FROM queue_list(%s, %s, %s)',
+                'SELECT name, metadata FROM queue_list(%s::text, %s::int, %s::text)',
                 marker, page, name and re.escape(name), project=project)
             yield from rows
             if len(rows) < page:
@@ -86,7 +87,7 @@ class QueueController(Controller, storage.Queue):
             return {}
 
     def get_metadata(self, name, project=None):
-        rows = self._database.rows('SELECT metadata FROM queue_get(%s)', name,
+        rows = self._database.rows('SELECT metadata FROM queue_get(%s::text)', name,
                                    project=project)
         if not rows:
             raise errors.QueueDoesNotExist(name, project)
@@ -94,28 +95,28 @@ class QueueController(Controller, storage.Queue):
 
     def set_metadata(self, name, metadata, project=None):
         try:
-            self._database.rows('SELECT queue_set_metadata(%s, %s)', name,
+            self._database.rows('SELECT queue_set_metadata(%s::text, %s::jsonb)', name,
                                 json.dumps(metadata), project=project)
         except Answer:
             raise errors.QueueDoesNotExist(name, project)
 
     def _create(self, name, metadata=None, project=None):
-        return self._database.value('SELECT queue_create(%s, %s)', name,
+        return self._database.value('SELECT queue_create(%s::text, %s::jsonb)', name,
                                     json.dumps(metadata or {}), project=project)
 
     def _exists(self, name, project=None):
-        return self._database.value('SELECT queue_exists(%s)', name,
+        return self._database.value('SELECT queue_exists(%s::text)', name,
                                     project=project)
 
     def _delete(self, name, project=None):
-        self._database.rows('SELECT queue_drop(%s)', name, project=project)
+        self._database.rows('SELECT queue_drop(%s::text)', name, project=project)
 
     def _stats(self, name, project=None):
         exists, claimed, total, oldest, newest = self._database.rows(
-            'SELECT queue_exists(%s), claimed, total,'
+            'SELECT queue_exists(%s::text), claimed, total,'
             ' ARRAY[oldest_id, oldest_age, extract(epoch FROM oldest_created)],'
             ' ARRAY[newest_id, newest_age, extract(epoch FROM newest_created)]'
-            ' FROM queue_stats(%s)', name, name, project=project)[0]
+            ' FROM queue_stats(%s::text)', name, name, project=project)[0]
         if not exists:
             raise errors.QueueDoesNotExist(name, project)
         # Zaqar counts messages whose delay has not ended as free.
@@ -140,10 +141,10 @@ class MessageController(Controller, storage.Message):
         after = as_number(marker)
         messages = []
         if not marker or after is not None:
-            messages = self._messages('queue_messages(%s, %s, %s, %s, %s, %s)', queue,
-                                      after, limit, echo, include_claimed,
-                                      include_delayed, project=project,
-                                      client=client_uuid)
+            messages = self._messages(
+                'queue_messages(%s::text, %s::bigint, %s::int, %s::bool, %s::bool,'
+                ' %s::bool)', queue, after, limit, echo, include_claimed,
+                include_delayed, project=project, client=client_uuid)
         return iter((messages, messages[-1]['id'] if messages else marker))
 
     def first(self, queue, project=None, sort=1):
@@ -161,7 +162,7 @@ class MessageController(Controller, storage.Message):
         raise errors.MessageDoesNotExist(message_id, queue, project)
 
     def bulk_get(self, queue, message_ids, project=None):
-        return iter(self._messages('messages_get(%s, %s::bigint[])', queue,
+        return iter(self._messages('messages_get(%s::text, %s::bigint[])', queue,
                                    as_numbers(message_ids), project=project))
 
     def post(self, queue, messages, client_uuid, project=None):
@@ -177,7 +178,8 @@ class MessageController(Controller, storage.Message):
         # A push creates the queue, but Zaqar's first version answers 404.  With
         # pooling, only the management store knows the queue.
         rows = self._database.rows(
-            'SELECT unnest(queue_post(%s, %s)) WHERE %s OR queue_exists(%s)', queue,
+            'SELECT pg_catalog.unnest(queue_post(%s::text, %s::jsonb))'
+            ' WHERE %s::bool OR queue_exists(%s::text)', queue,
             json.dumps(pushes, default=bytes.decode), self.driver.conf.pooling,
             queue, project=project, client=client_uuid)
         if not rows:
@@ -190,9 +192,9 @@ class MessageController(Controller, storage.Message):
             return
         try:
             # An empty claim id is one, too, of no claim.
-            self._database.rows('SELECT message_delete(%s, %s, %s)', queue, number,
-                                None if claim is None else as_claim(claim),
-                                project=project)
+            self._database.rows(
+                'SELECT message_delete(%s::text, %s::bigint, %s::text)', queue, number,
+                None if claim is None else as_claim(claim), project=project)
         except Answer as answer:
             if answer.code == 'QU003':
                 raise errors.MessageIsClaimed(message_id)
@@ -218,7 +220,7 @@ class MessageController(Controller, storage.Message):
                                                        project)
             try:
                 self._database.rows(
-                    'SELECT messages_delete(%s, array_agg(id), claim_id)'
+                    'SELECT messages_delete(%s::text, pg_catalog.array_agg(id), claim_id)'
                     ' FROM unnest(%s::bigint[], %s::text[]) AS m (id, claim_id)'
                     ' GROUP BY claim_id',
                     queue, [int(message['id']) for message in messages],
@@ -229,37 +231,42 @@ class MessageController(Controller, storage.Message):
         raise errors.MessageConflict(queue, project)
 
     def pop(self, queue, limit, project=None):
-        return self._messages('queue_pop(%s, %s)', queue, limit, project=project)
+        return self._messages('queue_pop(%s::text, %s::int)', queue, limit, project=project)
 
 
 class ClaimController(Controller, storage.Claim):
 
     def create(self, queue, metadata, project=None,
                limit=storage.DEFAULT_MESSAGES_PER_CLAIM):
-        messages = self._messages('queue_claim(%s, %s, %s, %s)', queue,
-                                  metadata['ttl'], metadata['grace'], limit,
-                                  project=project)
+        messages = self._messages(
+            'queue_claim(%s::text, %s::int, %s::int, %s::int)', queue, metadata['ttl'],
+            metadata['grace'], limit, project=project)
         return (messages[0]['claim_id'] if messages else None), messages
 
     def get(self, queue, claim_id, project=None):
         claim = as_claim(claim_id)
-        rows = self._database.rows('SELECT age, ttl FROM claim_get(%s, %s)', queue,
-                                   claim, project=project)
+        rows = self._database.rows(
+            'SELECT age, ttl FROM claim_get(%s::text, %s::text)', queue, claim,
+            project=project)
         if not rows:
             raise errors.ClaimDoesNotExist(claim_id, queue, project)
-        messages = self._messages('claim_messages(%s, %s)', queue, claim,
+        messages = self._messages('claim_messages(%s::text, %s::text)', queue, claim,
                                   project=project)
         return {'id': claim, 'age': rows[0][0], 'ttl': rows[0][1]}, messages
 
     def update(self, queue, claim_id, metadata, project=None):
-        if not self._database.value('SELECT claim_renew(%s, %s, %s, %s)', queue,
-                                    as_claim(claim_id), metadata['ttl'],
-                                    metadata.get('grace'), project=project):
+        # Version 1 makes 0 of a grace that is missing, as php-opencloud sends it.
+        grace = metadata.get('grace')
+        if grace is not None and grace < validation.MIN_CLAIM_GRACE:
+            grace = None                # it stays as it was
+        if not self._database.value(
+                'SELECT claim_renew(%s::text, %s::text, %s::int, %s::int)', queue,
+                as_claim(claim_id), metadata['ttl'], grace, project=project):
             raise errors.ClaimDoesNotExist(claim_id, queue, project)
 
     def delete(self, queue, claim_id, project=None):
-        self._database.rows('SELECT claim_release(%s, %s)', queue, as_claim(claim_id),
-                            project=project)
+        self._database.rows('SELECT claim_release(%s::text, %s::text)', queue,
+                            as_claim(claim_id), project=project)
 
 
 class SubscriptionController(storage.Subscription):

@@ -12,14 +12,15 @@ from zaqar.transport import validation
 LOG = logging.getLogger(__name__)
 
 # The settings hold for one call only: a connection serves all projects, and may
-# go through PgBouncer.  Nothing but the schema of the extension is searched.
-SETTINGS = """SELECT set_config('search_path', %s, true),
-    set_config('queue.project', %s, true),
-    set_config('queue.client_id', %s, true);
+# go through PgBouncer.  Nothing but the schema of the extension is searched, and each
+# value in a call has a cast, so that no other function is called in place of ours.
+SETTINGS = """SELECT pg_catalog.set_config('search_path', %s::text, true),
+    pg_catalog.set_config('queue.project', %s::text, true),
+    pg_catalog.set_config('queue.client_id', %s::text, true);
 """
 
-SCHEMA = """SELECT quote_ident(nspname) || ', pg_temp',
-    has_schema_privilege(n.oid, 'USAGE'), current_user
+SCHEMA = """SELECT pg_catalog.quote_ident(nspname) || ', pg_temp',
+    pg_catalog.has_schema_privilege(n.oid, 'USAGE'), current_user
 FROM pg_catalog.pg_extension AS e
 JOIN pg_catalog.pg_namespace AS n ON n.oid = e.extnamespace
 WHERE extname = 'queue'"""
@@ -66,6 +67,7 @@ def translated(error):
         # Zaqar answers 400, and not 503, after which clients try again.
         return invalid('. '.join(filter(None, (error.diag.message_primary,
                                                error.diag.message_detail))))
+    # RecursionError: a body that SQL has pushed is nested too deep for Python.
     LOG.error('error of PostgreSQL: %s', line(error))
     return Failure()
 
@@ -99,7 +101,7 @@ class Database:
                 cursor.execute(SETTINGS + sql, settings + arguments)
                 rows = cursor.fetchall()
             error = None
-        except (psycopg2.Error, ValueError) as raised:
+        except (psycopg2.Error, ValueError, RecursionError) as raised:
             error = raised
         if connection.closed or code(error) == errorcodes.READ_ONLY_SQL_TRANSACTION:
             # The outcome of the call is not known, or the server is a standby

@@ -57,7 +57,7 @@ class DataDriver(storage.DataDriverBase):
     def _health(self):
         health = {'storage_reachable': self.is_alive(),
                   'operation_status': self._get_operation_status()}
-        if self.database.value("SELECT pg_has_role('queue_monitor', 'USAGE')"):
+        if self.database.value("SELECT pg_catalog.pg_has_role('queue_monitor', 'USAGE')"):
             free, claimed = self.database.rows(
                 'SELECT coalesce(sum(ready + delayed), 0)::bigint,'
                 ' coalesce(sum(claimed), 0)::bigint FROM queue_data.queue_status')[0]
