@@ -15,7 +15,7 @@ use lib "$FindBin::RealBin/../perl";
 use IPC::Run;
 use ClusterTest;
 use PostgreSQL::Test::Utils;
-use QueueTest;
+use QueueTest qw(:DEFAULT plant_functions);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -31,6 +31,7 @@ plan skip_all => 'ruby-pg is not installed' unless installed('pg');
 my $client = "$FindBin::RealBin/../../clients/activejob";
 my $dir = PostgreSQL::Test::Utils::tempdir();
 start_server("queue.min_claim_ttl = 1\n");
+plant_functions();
 
 # A role with a password, and a file that has it
 value(q{CREATE ROLE app LOGIN PASSWORD 'first' IN ROLE queue_producer, queue_consumer});
@@ -166,7 +167,7 @@ sub stop
 	return is($worker->{run}->full_result(0), defined $signal ? 9 : 0, 'the worker has ended');
 }
 
-my $undone = q{SELECT count(*) FROM queue_messages('work', NULL, 1000, true, true, true)};
+my $undone = q{SELECT count(*) FROM queue_messages('work', NULL::bigint, 1000, true, true, true)};
 
 sub once
 {
@@ -190,8 +191,8 @@ sub fresh
 		CREATE TABLE span (account int, started timestamptz, ended timestamptz);
 		GRANT ALL ON started, done, gate, once, span TO app;
 		SELECT queue_drop('work'), queue_drop('work.dead'), queue_drop('other');
-		SELECT queue_create('work', '{"_max_claim_count": 8, "_retry_delay": 0, "_keep_finished": 3600}'),
-			queue_create('other', '{"_max_claim_count": 8}'), queue_update('work', '$metadata')});
+		SELECT queue_create('work', '{"_max_claim_count": 8, "_retry_delay": 0, "_keep_finished": 3600}'::jsonb),
+			queue_create('other', '{"_max_claim_count": 8}'::jsonb), queue_update('work', '$metadata'::jsonb)});
 	return;
 }
 
@@ -227,16 +228,16 @@ rescue => error
 end
 RUBY
 	is( value(q{SELECT string_agg(concat_ws(' ', body->>'job_class', body->'arguments'->0, priority, group_key), ', '
-			ORDER BY priority DESC, id) FROM queue_messages('work', NULL, 100)}),
+			ORDER BY priority DESC, id) FROM queue_messages('work', NULL::bigint, 100)}),
 		'Job 3 9, Job 4 9, Job 6 2, Job 1 0, Job 2 0, AccountJob 7 0 account 7, AccountJob 8 0 account 8',
 		'jobs as messages; none of what was rolled back');
-	is( value(q{SELECT body->'arguments', priority FROM queue_messages('other', NULL, 10, include_delayed => true)
+	is( value(q{SELECT body->'arguments', priority FROM queue_messages('other', NULL::bigint, 10, include_delayed => true)
 			WHERE id NOT IN (SELECT id FROM queue_messages('other'))}),
 		'[5]|5', 'a delayed job');
 
 	# --- Order, two queues, groups ---
 
-	value(q{SELECT queue_purge('other'); SELECT queue_cancel_where('work', '{"job_class": "AccountJob"}')});
+	value(q{SELECT queue_purge('other'); SELECT queue_cancel_where('work', '{"job_class": "AccountJob"}'::jsonb)});
 	my $worker = worker('work', 'other');
 	once('1 2 3 4 6', 'a worker of two queues');
 	is( value(q{SELECT string_agg(n::text, ' ' ORDER BY ctid) FROM done}),
@@ -258,7 +259,7 @@ RUBY
 
 	fresh('{"_max_claim_count": 2}');
 	application('AgainJob.perform_later(1); Job.perform_later(2, "error"); Job.perform_later(3, "exit")');
-	value(q{SELECT queue_push('work', '"no job"'), queue_push('work', '{"job_class": "Kernel"}')});
+	value(q{SELECT queue_push('work', '"no job"'::jsonb), queue_push('work', '{"job_class": "Kernel"}'::jsonb)});
 	once(1, 'jobs that fail');
 	is(value('SELECT id FROM done'), 3, 'retry_on after an error of PostgreSQL, in the third execution');
 	is( value(q{SELECT string_agg(concat_ws(' ', body->'arguments'->0, reason, claim_count, last_error), ', '
@@ -336,6 +337,7 @@ RUBY
 		becomes_true(q{SELECT count(*) = 1 FROM pg_stat_activity WHERE usename = 'app' AND query LIKE 'CALL queue_wait%'},
 			'the worker waits again');
 		my @lines = grep { /activejob-queue/ } split /\n/, substr(slurp_file($worker->{log}), $length);
+		like($lines[0], qr/ERROR: message \d+: will connect again: /, 'it names the message');
 		is(scalar(grep { /connected again/ } @lines), 1, 'it says that it is connected again');
 		my %seen;
 		is(scalar(grep { s/^.*?ERROR: // && $seen{$_}++ } @lines), 0, 'and each error once')

@@ -85,7 +85,7 @@ module ActiveJob
       private
         def post(jobs)
           messages = jobs.map { |job, timestamp| message(job, timestamp) }
-          ids = self.class.query(connection, "SELECT unnest(queue_post(NULL, $1::jsonb)) AS id",
+          ids = self.class.query(connection, "SELECT unnest(queue_post(NULL::text, $1::jsonb)) AS id",
                                  JSON.generate(messages))
           jobs.zip(ids) do |(job, _), row|
             job.provider_job_id = row["id"].to_i
