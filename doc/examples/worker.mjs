@@ -37,25 +37,32 @@ const pool = new pg.Pool({
 pool.on('error', () => {}) // an idle connection is lost: the pool forgets it
 
 let db = null
-let claim = null // while it has a message
+let message = null // that it has claimed
 let stepping = false
 let stopping = false
 
+// What an error says, as PostgreSQL can store it
+function text (error) {
+  return String(error?.message ? error : error?.code ?? error)
+    .replace(/\0|[\ud800-\udfff]/gu, '\ufffd')
+}
+
 async function run () {
   let delay = 0.5
+  let lost
   while (!stopping) {
     try {
-      await release() // what a lost connection left
+      if (message) await retry(lost)
       db = await pool.connect()
       db.on('error', () => {}) // the next query fails, too
-      let message = null
       while (!stopping) {
-        message = await handle(message)
+        await handle()
         delay = 0.5
       }
     } catch (error) {
       if (stopping) break
-      console.error('will reconnect:', error.message || error.code)
+      lost = error
+      console.error(`${message ? `message ${message.id}: ` : ''}will reconnect:`, text(error))
       await sleep(delay * (500 + Math.random() * 500))
       delay = Math.min(delay * 2, 30)
     } finally {
@@ -65,43 +72,58 @@ async function run () {
   }
 }
 
-// Handles this message, if any, and claims the next one.
-async function handle (message) {
-  let next
+// Retries the message whose work has lost the connection: it may be the reason, as
+// with idle_in_transaction_session_timeout.
+async function retry (error) {
+  try {
+    await pool.query('SELECT message_retry($1::text, $2::bigint, $3::text, $4::text)',
+      [QUEUE, message.id, message.claim_id, text(error)])
+    message = null
+  } catch (error) {
+    if (!['QU001', 'QU004'].includes(error.code)) throw error
+    await release() // the claim has expired, or the message was canceled and goes now
+  }
+}
+
+// Handles the message, if any, and claims the next one.
+async function handle () {
   try {
     // The setting ends a statement of work() soon after this process.
     await db.query('BEGIN; SET LOCAL client_connection_check_interval = 1000')
-    if (message) await work(db, message.id, message.body)
-    next = await step(message)
+    if (message) await work(db, message.id, JSON.parse(message.body))
+    await step()
   } catch (error) {
-    // If the connection is lost, this throws.
-    await db.query('ROLLBACK')
+    await db.query('ROLLBACK').catch(() => { throw error }) // the connection is lost
     // QU001: the claim has expired, and others may have the message.
-    // QU004: it was canceled, and goes when run() releases the claim.
-    if (!message || ['QU001', 'QU004'].includes(error.code)) throw error
+    // QU004: it was canceled.
+    if (!message || ['QU001', 'QU004'].includes(error?.code)) throw error
     await db.query('BEGIN')
-    next = await step(message, { error })
+    await step({ error })
   }
-  if (!next && !stopping) await db.query('CALL queue_wait($1, $2)', [QUEUE, WAIT * 1000])
-  return next
+  if (!message && !stopping) {
+    await db.query('CALL queue_wait($1::text, $2::int)', [QUEUE, WAIT * 1000])
+  }
 }
 
 // Completes the message, or retries it, and claims the next one.
-async function step (message, failure) {
+async function step (failure) {
   stepping = true
   try {
-    const { id, attempt } = message ?? {}
-    const error = String(failure?.error)
+    const { id, attempt, claim_id: claim } = message ?? {}
+    const error = failure && text(failure.error)
+    // The body is text until it is handled, so that one which cannot be parsed
+    // costs its message an attempt.
     const { rows: [next] } = await db.query(
-      `SELECT id, body, claim_count AS attempt, claim_id FROM
-       queue_step($1, $2, failed => $3, ttl => $4, "limit" => $5)`,
+      `SELECT id, body::text, claim_count AS attempt, claim_id FROM
+       queue_step($1::text, $2::text, failed => $3::jsonb, ttl => $4::int,
+         "limit" => $5::int)`,
       [QUEUE, claim, failure && `[{"id": ${id}, "error": ${JSON.stringify(error)},
          "bury": ${failure.error instanceof Permanent}}]`,
         CLAIM, stopping ? 0 : 1])
-    const dead = failure &&
-      !(await db.query('SELECT FROM message_get($1, $2)', [QUEUE, id])).rowCount
+    const dead = failure && !(await db.query(
+      'SELECT FROM message_get($1::text, $2::bigint)', [QUEUE, id])).rowCount
     await db.query('COMMIT')
-    claim = next?.claim_id
+    message = next
     if (dead) {
       console.error(`message ${id}: attempt ${attempt} failed, now a dead letter: ${error}`)
     } else if (failure && (attempt & (attempt - 1)) === 0) {
@@ -109,22 +131,22 @@ async function step (message, failure) {
       console.error(`message ${id}: attempt ${attempt} failed:`,
         attempt === 1 ? failure.error : error)
     }
-    return next
   } finally {
     stepping = false
   }
 }
 
 async function release () {
-  if (claim) {
-    await pool.query('SELECT claim_release($1, $2)', [QUEUE, claim])
-    claim = null
+  if (message) {
+    await pool.query('SELECT claim_release($1::text, $2::text)', [QUEUE, message.claim_id])
+    message = null
   }
 }
 
 function renew () {
-  if (claim) {
-    pool.query('SELECT claim_renew($1, $2, $3)', [QUEUE, claim, CLAIM])
+  if (message) {
+    pool.query('SELECT claim_renew($1::text, $2::text, $3::int)',
+      [QUEUE, message.claim_id, CLAIM])
       .catch(error => console.error('cannot renew the claim:', error.message))
   }
 }
@@ -134,7 +156,7 @@ setInterval(renew, CLAIM * 1000 / 3)
 for (const signal of ['SIGTERM', 'SIGINT']) {
   process.once(signal, async () => {
     stopping = true
-    if (!claim && !stepping) db?.end() // the server ends queue_wait
+    if (!message && !stepping) db?.end() // the server ends queue_wait
     await Promise.race([running, sleep(STOP * 1000)])
     if (stepping) await Promise.race([running, sleep(ANSWER * 1000)])
     if (!stepping) await release().catch(error => console.error(error))

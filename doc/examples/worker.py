@@ -8,6 +8,7 @@ are dead letters:
 
     SELECT queue_create('mail', '{"_max_claim_count": 12}');
 """
+import json
 import logging
 import random
 import signal
@@ -37,6 +38,11 @@ def work(cur, message_id, body):
     cur.execute("INSERT INTO sent VALUES (%s, %s)", (message_id, body["to"]))
 
 
+def text(error):
+    """What it says, as PostgreSQL can store it."""
+    return repr(error).replace("\0", "").encode("utf-8", "replace").decode()
+
+
 def connect():
     conn = psycopg2.connect("", application_name=f"worker {QUEUE}",
                             connect_timeout=5, keepalives_idle=30)
@@ -61,61 +67,80 @@ def call_aside(sql, *args):
 
 class Worker(threading.Thread):
     conn = None
-    claim = None                # while it has a message
+    message = None              # that it has claimed: id, body, claim_count, claim_id
     stepping = threading.Lock() # until it knows what it has claimed
     stopping = threading.Event()
 
     def run(self):
-        delay = 0.5
+        delay, lost = 0.5, None
         while not self.stopping.is_set():
             try:
                 with closing(connect()) as self.conn:
-                    # What a lost connection left.  NULL releases nothing.
-                    call(self.conn, "SELECT claim_release(%s, %s)",
-                         QUEUE, self.claim)
-                    self.claim = message = None
+                    self.retry(lost)
                     while not self.stopping.is_set():
-                        message = self.handle(message)
+                        self.handle()
                         delay = 0.5
-            except psycopg2.Error as error:
+            except BaseException as error:      # also SystemExit, of work()
+                lost = error
                 if not self.stopping.is_set():
-                    logging.warning("will reconnect: %s", error)
+                    logging.warning("%swill reconnect: %s", "message %s: " %
+                                    self.message[0] if self.message else "", error)
                     self.stopping.wait(delay * random.uniform(0.5, 1))
                     delay = min(delay * 2, 30)
 
-    def handle(self, message):
-        """Handle this message, if any, and claim the next one."""
+    def retry(self, error):
+        """Retry the message, if any, whose work has lost the connection: it may be
+        the reason, as with idle_in_transaction_session_timeout."""
+        if not self.message:
+            return
+        try:
+            call(self.conn, "SELECT message_retry(%s::text, %s::bigint, %s::text,"
+                 " %s::text)", QUEUE, self.message[0], self.message[3], text(error))
+        except psycopg2.Error as ended:
+            if ended.pgcode not in ("QU001", "QU004"):
+                raise
+            # The claim has expired, or the message was canceled and goes now.
+            call(self.conn, "SELECT claim_release(%s::text, %s::text)",
+                 QUEUE, self.message[3])
+        self.message = None
+
+    def handle(self):
+        """Handle the message, if any, and claim the next one."""
         self.conn.autocommit = False
         try:
-            if message:
-                work(self.conn.cursor(), *message[:2])
-            following = self.step(message)
-        except Exception as error:
+            if self.message:
+                work(self.conn.cursor(), self.message[0], json.loads(self.message[1]))
+            self.step()
+        except BaseException as error:
             # QU001: the claim has expired, and others may have the message.
-            # QU004: it was canceled, and goes when run() releases the claim.
-            if (not message or self.conn.closed
+            # QU004: it was canceled.
+            if (not self.message or self.conn.closed
                     or getattr(error, "pgcode", "") in ("QU001", "QU004")):
                 raise
             self.conn.rollback()
-            following = self.step(message, error)
+            self.step(error)
         self.conn.autocommit = True
-        if not following and not self.stopping.is_set():
-            call(self.conn, "CALL queue_wait(%s, %s)", QUEUE, WAIT * 1000)
-        return following
+        if not self.message and not self.stopping.is_set():
+            call(self.conn, "CALL queue_wait(%s::text, %s::int)", QUEUE, WAIT * 1000)
 
-    def step(self, message, error=None):
+    def step(self, error=None):
         """Complete the message, or retry it, and claim the next one."""
-        failed = error and Json([{"id": message[0], "error": repr(error),
+        message = self.message
+        failed = error and Json([{"id": message[0], "error": text(error),
                                   "bury": isinstance(error, Permanent)}])
         with self.stepping:
+            # The body is text until it is handled, so that one which cannot be
+            # parsed costs its message an attempt.
             claimed = call(
-                self.conn, 'SELECT id, body, claim_count, claim_id FROM'
-                ' queue_step(%s, %s, failed => %s, ttl => %s, "limit" => %s)',
-                QUEUE, self.claim, failed, CLAIM, int(not self.stopping.is_set()))
+                self.conn, 'SELECT id, body::text, claim_count, claim_id FROM'
+                ' queue_step(%s::text, %s::text, failed => %s::jsonb, ttl => %s::int,'
+                ' "limit" => %s::int)', QUEUE, message and message[3], failed, CLAIM,
+                int(not self.stopping.is_set()))
             dead = error and not call(
-                self.conn, "SELECT id FROM message_get(%s, %s)", QUEUE, message[0])
+                self.conn, "SELECT id FROM message_get(%s::text, %s::bigint)",
+                QUEUE, message[0])
             self.conn.commit()
-            self.claim = claimed[0][3] if claimed else None
+            self.message = claimed[0] if claimed else None
         if dead:
             logging.error("message %s: attempt %s failed, now a dead letter: %r",
                           message[0], message[2], error)
@@ -123,7 +148,6 @@ class Worker(threading.Thread):
         elif error and message[2] & (message[2] - 1) == 0:
             logging.warning("message %s: attempt %s failed: %r", message[0],
                             message[2], error, exc_info=message[2] == 1)
-        return claimed[0] if claimed else None
 
 
 def main():
@@ -135,18 +159,19 @@ def main():
     try:
         while worker.is_alive():
             time.sleep(CLAIM / 3)
-            if worker.claim:
-                call_aside("SELECT claim_renew(%s, %s, %s)",
-                           QUEUE, worker.claim, CLAIM)
+            if message := worker.message:
+                call_aside("SELECT claim_renew(%s::text, %s::text, %s::int)",
+                           QUEUE, message[3], CLAIM)
         sys.exit(1)
     finally:
         worker.stopping.set()
-        worker.join(STOP if worker.claim else 0)
+        worker.join(STOP if worker.message else 0)
         stepped = worker.stepping.acquire(timeout=ANSWER)   # no more steps
         with suppress(AttributeError, psycopg2.Error):
             worker.conn.cancel()        # queue_wait, or a statement of work()
-        if stepped and worker.claim:
-            call_aside("SELECT claim_release(%s, %s)", QUEUE, worker.claim)
+        if stepped and worker.message:
+            call_aside("SELECT claim_release(%s::text, %s::text)",
+                       QUEUE, worker.message[3])
 
 
 if __name__ == "__main__":

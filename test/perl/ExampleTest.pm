@@ -4,7 +4,8 @@
 # and what it has in seconds.  Its work can be made to take long: while the
 # table "slow" has a row, a message with "sql" sleeps so many seconds in a
 # statement, and one with "own" as many in the worker; one with "hold" takes as
-# long as the row is there.  One with "stop" takes until the worker is told to
+# long as the row is there.  One with "weird" fails with an error that PostgreSQL
+# cannot store as it is, and one with "leave" in a way that is no error.  One with "stop" takes until the worker is told to
 # stop.
 
 package ExampleTest;
@@ -19,6 +20,7 @@ use IPC::Run;
 use PoolTest;
 use ClusterTest;
 use PostgreSQL::Test::Utils;
+use QueueTest qw(becomes_true plant_functions);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -83,6 +85,44 @@ sub is_well
 	ok($worker->{run}->pumpable, "$what: the worker lives");
 	unlike($worker->{output}, $unexpected, "$what: without a complaint");
 	$worker->{output} = '';
+	return;
+}
+
+# Messages whose work fails in ways that no step can tell as it is, that cannot be
+# parsed, or whose work loses the connection: each costs its message an attempt, the
+# message waits, and the worker names it and handles the others.
+sub test_unfit
+{
+	my ($name) = @_;
+
+	value(q{SELECT queue_update('mail', '{"_retry_delay": 3600}'::jsonb);
+		ALTER ROLE app SET idle_in_transaction_session_timeout = '2s'});
+	my $worker = start_worker();
+	are(1, $waiting, 'unfit: it waits');
+	value('ALTER ROLE app RESET idle_in_transaction_session_timeout');
+	set_slow(1);
+	my @ids = map { value("SELECT queue_push('mail', '$_'::jsonb)") }
+	  '{"to": "x", "own": 3}', '{"to": "x", "weird": true}', '{"to": "x", "leave": true}', 'null';
+
+	# Node can parse this one.
+	push @ids, value(sprintf q{SELECT queue_push('mail', '{"deep": %s%s}'::jsonb)},
+		'[' x 3000, ']' x 3000)
+	  if $name =~ /py$/;
+	push_messages(3);
+	becomes($sent, '3 3', 'unfit: the others are handled');
+	value('DELETE FROM sent');
+	becomes(q{SELECT count(*) FILTER (WHERE claim_count = 1), count(*)
+		FROM queue_messages('mail', include_delayed => true)},
+		@ids . '|' . @ids, 'unfit: each waits after one attempt');
+	becomes_true(q{SELECT bool_and(coalesce(delayed = total, false)) FROM queue_stats('mail')},
+		'unfit: none is free');
+	set_slow(0);
+	read_output($worker);
+	my @named = grep { $worker->{output} =~ /message $_: / } @ids;
+	is("@named", "@ids", 'unfit: it has named each') or diag($worker->{output});
+	end_worker($worker, 'TERM');
+	value(q{SELECT queue_purge('mail');
+		SELECT queue_update('mail', '{"_retry_delay": 0}'::jsonb)});
 	return;
 }
 
@@ -176,7 +216,7 @@ sub test_work
 	is_sent(25, 'what arrives');
 	is_well($worker, qr/\S/, 'work');
 
-	my $id = value(q{SELECT queue_push('mail', '{"to": "nobody", "fail": true}')});
+	my $id = value(q{SELECT queue_push('mail', '{"to": "nobody", "fail": true}'::jsonb)});
 	push_messages(5);
 	becomes(q{SELECT last_error ~ 'no such address' FROM queue_dead_letters('mail.dead')},
 		't', 'a failure is retried, and its error is kept');
@@ -612,13 +652,14 @@ sub test_worker
 	$install->($dir) if $install;
 
 	start_server('queue.min_claim_ttl = 1');
+	plant_functions();
 	value(
 		q{
 		CREATE ROLE app LOGIN IN ROLE queue_producer, queue_consumer;
 		CREATE TABLE sent (message_id bigint, recipient text);
 		CREATE TABLE slow (n int);
 		GRANT ALL ON sent, slow TO app;
-		SELECT queue_create('mail', '{"_max_claim_count": 5, "_retry_delay": 0}')});
+		SELECT queue_create('mail', '{"_max_claim_count": 5, "_retry_delay": 0}'::jsonb)});
 	my $first = test_work();
 	test_reconnect($first);
 	test_renewal($first);
@@ -629,6 +670,7 @@ sub test_worker
 	test_lost_claim();
 	test_kill();
 	test_suspended();
+	test_unfit($file);
   SKIP:
 	{
 		skip 'pgbouncer is not installed', 1 unless pgbouncer();

@@ -29,6 +29,10 @@ test_worker([$python], 'worker.py', <<'PYTHON');
         if not cur.rowcount:
             break
         time.sleep(0.01)
+    if "weird" in body:
+        raise ValueError("\0 \ud800")
+    if "leave" in body:
+        sys.exit()
     if "bad" in body:
         raise Permanent("no address")
     if "fail" in body:

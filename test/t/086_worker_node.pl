@@ -39,6 +39,8 @@ test_worker([$program], 'worker.mjs', <<'JAVASCRIPT', \&install);
   if (body.own && (await db.query('SELECT FROM slow')).rowCount) await sleep(body.own * 1000)
   while (body.stop && !stopping) await sleep(10)
   while (body.hold && (await db.query('SELECT FROM slow')).rowCount) await sleep(10)
+  if (body.weird) throw new Error('\0 \ud800')
+  if (body.leave) throw null
   if (body.bad) throw new Permanent('no address')
   if (body.fail) throw new Error('no such address')
 JAVASCRIPT
