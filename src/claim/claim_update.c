@@ -227,11 +227,17 @@ claim_get_messages(const Queue *queue, const ClaimId *claim,
 /*
  * Apply the action to each message of the claim.  Returns the number of
  * messages.
+ *
+ * If another transaction has changed a message meanwhile, only a new snapshot
+ * shows whether it is still claimed.  The scan ends there and begins again,
+ * behind those that are done: to lock later ones before it would be another
+ * order than that of all functions, and lead to deadlocks.
  */
 static int64
 update_messages(ClaimUpdate *update, RowAction action)
 {
 	int64		n = 0;
+	int64		last = 0;		/* the id of the last one that is done */
 	bool		again;
 
 	update->ends = DT_NOEND;
@@ -250,21 +256,19 @@ update_messages(ClaimUpdate *update, RowAction action)
 		segment_push_snapshot();
 		scan = message_scan_begin_claim(update->queue->id, update->claim,
 										RowExclusiveLock, update->everywhere);
-		while (message_scan_next(scan, &row))
+		while (!again && message_scan_next(scan, &row))
 		{
-			if (!claim_has_message(update->claim, &row.form, update->now))
+			if ((n > 0 && message_id_compare(row.form.id, last) <= 0) ||
+				!claim_has_message(update->claim, &row.form, update->now))
 				continue;
-			if (action(update, &row))
-			{
-				update->ends = Min(update->ends, row.form.claimed_until);
-				n++;
-				if (row.form.is_canceled)
-					update->ncanceled++;
-			}
-
-			/* Only a new snapshot shows whether it is still claimed. */
-			else
-				again = true;
+			again = !action(update, &row);
+			if (again)
+				continue;
+			update->ends = Min(update->ends, row.form.claimed_until);
+			last = row.form.id;
+			n++;
+			if (row.form.is_canceled)
+				update->ncanceled++;
 		}
 		message_scan_end(scan);
 		PopActiveSnapshot();
