@@ -250,6 +250,17 @@ SELECT pgmq.send('v', '1');
 SELECT pgmq.create('other');
 INSERT INTO pgmq.notify_throttle VALUES ('v', 'pgmq', 'INSERT', 0);
 DELETE FROM pgmq.notify_throttle;
+UPDATE pgmq.q_v SET vt = now() WHERE msg_id = 0;
+UPDATE pgmq.q_v SET message = '1';
+DELETE FROM pgmq.q_v;
+SELECT pgmq._delete('v', '{10}', ARRAY[to_jsonb(repeat('x', 263000))]) = '{10}';
+SELECT pgmq._delete('v', '{10}', ARRAY[to_jsonb(repeat('x', 264000))]);
+-- It keeps no other role from using them.
+BEGIN; LOCK TABLE pgmq.q_v IN SHARE MODE; ROLLBACK;
+BEGIN; LOCK TABLE pgmq.a_v IN SHARE MODE; ROLLBACK;
+BEGIN; LOCK TABLE pgmq.meta IN SHARE MODE; ROLLBACK;
+BEGIN; LOCK TABLE pgmq.topic_bindings IN SHARE MODE; ROLLBACK;
+BEGIN; LOCK TABLE pgmq.notify_throttle IN SHARE MODE; ROLLBACK;
 RESET ROLE;
 SELECT queue_grant('v', 'queue_admin', 'claim');
 SET ROLE regress_pgmq_consumer;

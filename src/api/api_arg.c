@@ -187,6 +187,24 @@ arg_claim_terms(FunctionCallInfo fcinfo, int first, ClaimTerms *terms)
 }
 
 /*
+ * Check a result, which may be as large as a body, and that many bytes more.
+ * Returns it.
+ */
+Jsonb *
+arg_check_result(Jsonb *result, int more)
+{
+	if ((int64) VARSIZE(result) > (int64) setting_max_message_size + more)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("result of %d bytes is too large",
+						(int) VARSIZE(result)),
+				 errdetail("The setting \"queue.max_message_size\" is %d bytes.",
+						   setting_max_message_size),
+				 errhint("Store the large part elsewhere and refer to it, or have \"queue.max_message_size\" raised.")));
+	return result;
+}
+
+/*
  * Get the claim id in an argument.  Returns false if it is NULL, malformed or
  * not one of this queue's.
  */

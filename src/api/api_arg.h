@@ -13,6 +13,7 @@
 #include "commands/trigger.h"
 #include "fmgr.h"
 #include "utils/array.h"
+#include "utils/jsonb.h"
 
 #include "claim/claim.h"
 #include "storage/claim_id.h"
@@ -33,6 +34,7 @@ extern const char *arg_queue_name(FunctionCallInfo fcinfo, int arg,
 extern const char **arg_queue_names(ArrayType *array, int *n);
 extern void arg_claim_terms(FunctionCallInfo fcinfo, int first,
 							ClaimTerms *terms);
+extern Jsonb *arg_check_result(Jsonb *result, int more);
 extern bool arg_claim_id(FunctionCallInfo fcinfo, int arg, const Queue *queue,
 						 ClaimId *claim);
 

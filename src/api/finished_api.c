@@ -25,7 +25,6 @@
 #include "queue/registry.h"
 #include "util/args.h"
 #include "util/compat.h"
-#include "util/settings.h"
 
 PG_FUNCTION_INFO_V1(sql_queue_finished);
 PG_FUNCTION_INFO_V1(sql_message_result);
@@ -45,20 +44,8 @@ static void put_error(const Finished *finished, void *arg);
 static Jsonb *
 get_result(FunctionCallInfo fcinfo, int arg)
 {
-	Jsonb	   *result;
-
-	if (PG_ARGISNULL(arg))
-		return NULL;
-	result = PG_GETARG_JSONB_P(arg);
-	if ((int) VARSIZE(result) > setting_max_message_size)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("result of %d bytes is too large",
-						(int) VARSIZE(result)),
-				 errdetail("The setting \"queue.max_message_size\" is %d bytes.",
-						   setting_max_message_size),
-				 errhint("Store the large part elsewhere and refer to it, or have \"queue.max_message_size\" raised.")));
-	return result;
+	return PG_ARGISNULL(arg) ? NULL :
+		arg_check_result(PG_GETARG_JSONB_P(arg), 0);
 }
 
 /* Get an outcome by its name; -1 for NULL. */

@@ -27,15 +27,19 @@
 #include "api/api_row.h"
 #include "catalog/message_id.h"
 #include "claim/visibility.h"
+#include "queue/group.h"
 #include "queue/message_list.h"
 #include "queue/message_result.h"
 #include "queue/registry.h"
 #include "stats/counters.h"
+#include "storage/lane.h"
 #include "util/args.h"
 #include "util/compat.h"
 
 #define GRACE			60		/* seconds that a message lives after it can
 								 * be read again, at least */
+#define ARCHIVE_MORE	1024	/* bytes that the archive keeps of a message
+								 * beside its headers */
 #define TIMEOUT_MAX		(INT64CONST(2000000000) * USECS_PER_SEC)
 
 PG_FUNCTION_INFO_V1(sql_visibility_read);
@@ -49,6 +53,7 @@ PG_FUNCTION_INFO_V1(sql_visibility_may);
 PG_FUNCTION_INFO_V1(sql_visibility_msg_id);
 PG_FUNCTION_INFO_V1(sql_visibility_notifies);
 PG_FUNCTION_INFO_V1(sql_visibility_new_base);
+PG_FUNCTION_INFO_V1(sql_visibility_try_group);
 
 static TimestampTz arg_until(FunctionCallInfo fcinfo, int arg);
 static void open_queue(const char *name, QueueAccess access, Queue *queue);
@@ -232,7 +237,8 @@ sql_visibility_delete(PG_FUNCTION_ARGS)
 	for (int i = 0; i < n; i++)
 		if (visibility_delete(&queue, DatumGetInt64(ids[i]), results != NULL,
 							  i < nresults && !isnull[i] ?
-							  DatumGetJsonbP(results[i]) : NULL))
+							  arg_check_result(DatumGetJsonbP(results[i]),
+											   ARCHIVE_MORE) : NULL))
 			ids[deleted++] = ids[i];
 	PG_RETURN_ARRAYTYPE_P(construct_array(ids, deleted, INT8OID, sizeof(int64),
 										  FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
@@ -378,4 +384,30 @@ sql_visibility_new_base(PG_FUNCTION_ARGS)
 	api_check_can_write("pgmq.create()");
 	queue_open_existing(name, QUEUE_ALTER, &queue);
 	PG_RETURN_INT64(visibility_new_base(&queue));
+}
+
+/*
+ * _try_group(queue_name text, grp text) returns boolean
+ *
+ * Locks a group of the queue, or the messages without one (an empty grp), to
+ * the end of the transaction, for one that reads in the order of the group.
+ * False: another transaction has locked it.
+ *
+ * Errors: 22004 and 22023 arguments, 42501 no right to claim, 42704 no
+ * queue of pgmq, 54000 too many groups in a transaction.
+ */
+Datum
+sql_visibility_try_group(PG_FUNCTION_ARGS)
+{
+	const char *name = arg_queue_name(fcinfo, 0, "queue_name");
+	text	   *group = DatumGetTextPP(arg_required(fcinfo, 1, "grp"));
+	Queue		queue;
+	bool		is_new;
+
+	api_check_can_write("pgmq.read_grouped()");
+	open_queue(name, QUEUE_CLAIM, &queue);
+	PG_RETURN_BOOL(group_try_lock(queue.id,
+								  lane_of_key(queue.id, VARDATA_ANY(group),
+											  (int) VARSIZE_ANY_EXHDR(group)),
+								  &is_new));
 }
