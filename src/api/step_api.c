@@ -242,9 +242,10 @@ get_id(const JsonbValue *value, int n)
 	if (value->type != jbvString)
 		return get_integer(value, "id", n);
 	text = pnstrdup(value->val.string.val, value->val.string.len);
+
 	errno = 0;
 	id = strtoll(text, &end, 10);
-	if (errno != 0 || end == text || *end != '\0')
+	if (errno != 0 || *end != '\0' || end == text)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("field \"%s\" of element %d of parameter \"%s\" is no id: \"%s\"",

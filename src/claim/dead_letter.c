@@ -416,7 +416,10 @@ redrive_batch(Redrive *redrive, int limit)
 int64
 dead_letter_redrive(const Queue *queue, const char *target, int limit)
 {
-	Redrive		redrive = {.dead = queue, .target = target};
+	Redrive		redrive = {
+		.dead = queue,
+		.target = target
+	};
 	int64		total = 0;
 	int64		previous;
 
