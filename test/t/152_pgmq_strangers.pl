@@ -8,7 +8,7 @@ use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
 
-use PostgreSQL::Test::Cluster;
+use ClusterTest;
 use PostgreSQL::Test::Utils;
 use QueueTest;
 use Test::More;
