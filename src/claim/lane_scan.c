@@ -403,9 +403,12 @@ give_delayed(ClaimScan *scan, bool uncertain)
 }
 
 /*
- * For the worker: give some of what is due to the lanes, or all if they have
- * to learn what was delivered.  That is so after a restart, and when the map
- * was cleared or the bound has changed.  Returns false if nothing is due.
+ * For the worker: give some of what is due to the lanes.  If they have to
+ * learn what was delivered, that is all of the queue, and they know it when
+ * nothing is left: after a restart, and when the map was cleared or the bound
+ * has changed.  The steps need not be one transaction, since other sessions
+ * claim and finish messages between any two ranges, too.  Returns false if
+ * nothing is due.
  */
 bool
 lane_scan_give_due(ClaimScan *scan)
@@ -415,31 +418,27 @@ lane_scan_give_due(ClaimScan *scan)
 	availability_begin_delivered(queue->id, queue->group_concurrency);
 	ReserveRequest request;
 	MessageRange range;
-	bool		found = false;
 
 	if (queue->group_concurrency > 0)
 		availability_wake_lanes(queue->id);
 	begin_request(scan, &request);
 	request.no_lanes = request.only_due = true;
 
-	/* When too many are to become dead letters, others are left for later. */
-	while (scan->pass.exhausted.n < EXHAUSTED_AT_ONCE &&
-		   availability_reserve(&request, &range) == RESERVE_DONE)
+	if (availability_reserve(&request, &range) == RESERVE_DONE)
 	{
-		found = true;
 		give_range(scan, &range, 0);
 
 		/* The worker does not wait for a lock that a user may hold. */
 		if (message_scan_is_blocked(scan->pass.rows))
 			message_scan_lock_error();
-		if (incarnation == 0)
-			return true;
+		return true;
 	}
-	if (incarnation == 0)
-		return found;
-	give_delivered_delayed(scan);
-	availability_end_delivered(queue->id, incarnation);
-	return found;
+	if (incarnation != 0)
+	{
+		give_delivered_delayed(scan);
+		availability_end_delivered(queue->id, incarnation);
+	}
+	return false;
 }
 
 /*
@@ -456,10 +455,9 @@ give_delivered_delayed(ClaimScan *scan)
 
 	/* It does not become stale: only this process empties segments. */
 	claim_scan_push_snapshot(scan);
-	message_scan_add_list(pass->rows, PG_INT64_MIN);
+	message_scan_add_delayed_list(pass->rows);
 	while (message_scan_next(pass->rows, &row))
-		if (segment_is_delayed(row.table->segment))
-			scan_list_add_delivered(scan, &row);
+		scan_list_add_delivered(scan, &row);
 	message_scan_end_parts(pass->rows);
 	if (message_scan_is_blocked(pass->rows))
 		message_scan_lock_error();

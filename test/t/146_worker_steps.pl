@@ -64,6 +64,31 @@ is($pauses[0], '1000', 'but not that of another batch');
 $role->query_safe('ROLLBACK');
 becomes(q{SELECT free FROM queue_stats('locked')}, 2 * $n, 'all are freed');
 
+# --- The lanes of groups with a bound ---
+
+# The log has a line for each step in which the worker reads the queue for them.
+value(
+	q{SELECT queue_create('bound', '{"_group_concurrency": 1}');
+	SELECT queue_push_batch('bound', ARRAY(SELECT to_jsonb(i) FROM generate_series(1, 10000) AS i),
+		group_keys => ARRAY(SELECT (i % 100)::text FROM generate_series(1, 10000) AS i)) IS NOT NULL
+	FROM generate_series(1, 2)});
+my $learns = sub {
+	my $id = value(q{SELECT id FROM queue_data.queue WHERE name = 'bound'});
+	return scalar(() = slurp_file($node->logfile) =~ /reading all of queue number $id to learn/g);
+};
+my $before = $learns->();
+is(value(q{SELECT queue_update('bound', '{"_group_concurrency": 2}') IS NOT NULL}), 't', 'another bound');
+is(value(q{SELECT count(*) FROM queue_claim('bound', 60, 60, 10)}), '10', 'a claim finds messages at once');
+my $until = time + 180;
+sleep 0.1 while $learns->() - $before < 8 && time < $until;
+cmp_ok($learns->() - $before, '>=', 8, 'the worker reads the queue in steps');
+is( value(
+		q{DO $$ BEGIN FOR i IN 1 .. 30 LOOP PERFORM queue_claim('bound', 60, 60, 10); END LOOP; END $$;
+		SELECT max(n) FROM (SELECT count(*) AS n FROM queue_messages('bound', NULL, 1000, true, true)
+			WHERE claim_count > 0 GROUP BY group_key) AS g}),
+	'2',
+	'and the bound holds');
+
 $role->quit;
 $node->stop;
 done_testing();
