@@ -20,6 +20,7 @@ start_server(
 autovacuum = off
 shared_preload_libraries = 'queue'
 queue.min_message_ttl = 1
+log_timezone = 'UTC'
 });
 
 # What the worker has logged since the last call, without the prefixes

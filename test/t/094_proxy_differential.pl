@@ -269,7 +269,7 @@ sub run_cases
 		'<', \$input, '>&', \$stdout);
 	$stdout =~ s/^psql:<stdin>:\d+: //mg;
 	$stdout =~ s/\b[0-9a-f]{52}\b/$names{$&} ||= 'claim ' . keys %names/eg;
-	$stdout =~ s/\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.\d]*\+00\b/a time/g;
+	$stdout =~ s/\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.\d]*[-+][:\d]+/a time/g;
 	return $stdout;
 }
 
