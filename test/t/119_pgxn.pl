@@ -64,7 +64,7 @@ sub files_of_git
 	my ($tree) = @_;
 
 	return map { $_ => slurp_file("$tree/$_") }
-	  grep { !m{^(?:\.ci/|\.editorconfig$|\.gitattributes$|\.gitignore$)} }
+	  grep { !m{^(?:\.ci/|\.editorconfig$|\.gitattributes$)} }
 	  split /\n/, `cd '$tree' && git -c core.quotePath=off ls-files`;
 }
 
@@ -115,7 +115,6 @@ SKIP:
 	local $ENV{GIT_WORK_TREE} = $top;
 
 	system_or_bail("git init -q");
-	append_to_file("$dir/git/info/exclude", "tmp_check\n*.o\n*.so\n");
 	system_or_bail("cd '$top' && $git add -A && $git commit -q -m release");
 
 	mkdir "$dir/out" or die $!;
