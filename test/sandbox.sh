@@ -469,7 +469,8 @@ sandbox_template()
 # sandbox_prove FILE: runs one TAP test as "make installcheck" would, with what
 # $preload names in shared_preload_libraries; its data and logs are in
 # $prove_dir, which a caller may set.  PostgreSQL's own modules come with its
-# development files.
+# development files.  With $prove_limit, ends prove after so many seconds, and
+# returns 124: what prove has started goes on.
 sandbox_prove()
 {
 	prove_dir=${prove_dir:-$QUEUE_SANDBOX/tap/tmp_check}
@@ -485,5 +486,6 @@ sandbox_prove()
 		TESTDIR=${prove_dir%/*} TESTDATADIR=$prove_dir \
 		TESTLOGDIR=$prove_dir/log \
 		PG_TEST_PORT_DIR=$QUEUE_SANDBOX/ports top_builddir=$pkglibdir/pgxs \
+		timeout --foreground "${prove_limit:-0}" \
 		prove --verbose --nocolor "$1" </dev/null
 }
