@@ -481,7 +481,7 @@ SELECT body FROM queue_claim('f', 1, 0, 10);
 SELECT pg_sleep(1.1);
 SELECT pg_temp.take('f', 10);
 SELECT queue_drop('f');
--- also while it waits for its next attempt
+-- but not while it waits for its next attempt
 SELECT queue_create('f', '{"_group_concurrency": 1}');
 SELECT queue_push('f', '"a1"', 2, group_key => 'a') > 0 AS pushed;
 SELECT pg_temp.push('f', 'a', 2, 2);

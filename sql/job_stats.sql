@@ -63,16 +63,15 @@ SELECT pg_sleep(1.1);
 SELECT count(*) FROM queue_claim('d', 600, 60);
 SELECT claimed, duplicates, expired FROM job_stats('d');
 -- expired, whatever has removed it: the worker, a pop, a claim in a queue with
--- groups, or with a bound of them, a delayed one's first claim, or a purge
+-- groups, or with a bound of them, or a purge
 SELECT queue_create('bound', '{"_group_concurrency": 1}');
 SELECT queue_push('pop', '1', 1), queue_push('any', '1', 1),
-       queue_push('delayed', '1', 1, delay => 1), queue_push('purge', '1', 1),
+       queue_push('purge', '1', 1),
        queue_push('groups', '1', 1, group_key => 'a'), queue_push('groups', '2', 1),
        queue_push('bound', '1', 1, group_key => 'a') \gset
 SELECT pg_sleep(1.1);
 SELECT count(*) FROM queue_pop('pop');
 SELECT count(*) FROM queue_claim_any('{any}');
-SELECT count(*) FROM queue_claim('delayed');
 SELECT count(*) FROM queue_claim('groups');
 SELECT count(*) FROM queue_claim('bound');
 SELECT queue_purge('purge');
@@ -80,15 +79,15 @@ SELECT queue_purge('purge');
 DO $$
 BEGIN
     FOR i IN 1 .. 1000 LOOP
-        EXIT WHEN (SELECT sum(s.expired) = 7
-                   FROM unnest('{pop,any,delayed,groups,bound,purge}'::text[]) AS q,
+        EXIT WHEN (SELECT sum(s.expired) = 6
+                   FROM unnest('{pop,any,groups,bound,purge}'::text[]) AS q,
                         job_stats(q) AS s);
         PERFORM pg_sleep(0.01);
     END LOOP;
 END
 $$;
 SELECT q, (job_stats(q)).expired
-    FROM unnest('{pop,any,delayed,groups,bound,purge}'::text[]) AS q;
+    FROM unnest('{pop,any,groups,bound,purge}'::text[]) AS q;
 
 -- abandoned: moved to the dead letter queue, for whichever reason
 SELECT queue_create('a', '{"_max_claim_count": 1}');

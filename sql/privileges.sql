@@ -158,6 +158,8 @@ INSERT INTO calls (call) VALUES
     ($$queue_data.drop_queue('q')$$),
     ($$queue_data.shard_written()$$),
     ($$queue_data.superusers_only()$$),
+    ($$queue_data.handler_loaded()$$),
+    ($$queue_data.handler_problem(1)$$),
     ($$batch_create('b')$$),
     ($$batch_close(1)$$),
     ($$batch_cancel(1)$$),

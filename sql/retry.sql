@@ -190,8 +190,8 @@ SELECT delay BETWEEN 100 AND 135 AS the_same FROM pg_temp.attempts('p', 3);
 -- A message that waits for its next attempt does not expire.
 SELECT queue_push('l', '1', 60) AS id \gset
 SELECT message_retry('l', id, claim_id, delay => 1000) AS due
-    FROM queue_claim('l', 60, 30, 1) \gset
-SELECT expires_at - :'due'::timestamptz BETWEEN interval '29 s' AND interval '32 s' AS for_as_long_as_a_claim
+    FROM queue_claim('l', 60, 100, 1) \gset
+SELECT expires_at - :'due'::timestamptz BETWEEN interval '99 s' AND interval '102 s' AS for_as_long_as_a_claim
     FROM queue_data.message WHERE id = :id;
 
 DROP EXTENSION queue;

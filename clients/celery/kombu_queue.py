@@ -352,17 +352,20 @@ class Channel(virtual.Channel):
             queue, ids = self.claims.get(claim_id, (None, ()))
             if int(message_id) not in ids:
                 raise ClaimEnded(f'the claim of message {message_id} has ended')
+            ended = False
             try:
                 self.call(sql, queue, int(message_id), claim_id, *args)
+                ended = True
             except psycopg2.Error as error:
-                if error.pgcode not in ('QU001', 'QU002', 'QU004'):
+                ended = error.pgcode in ('QU001', 'QU002', 'QU004')
+                if not ended:           # it is renewed, and given back at last
                     raise
                 if len(ids) == 1:       # if it was canceled, this removes it
                     self.connection.release([(queue, claim_id)])
                 raise ClaimEnded(f'message {message_id} of queue {queue}: '
                                  f'{error.diag.message_primary}') from error
             finally:
-                if self.connection.alive:
+                if ended and self.connection.alive:
                     ids.discard(int(message_id))
                     if not ids:
                         del self.claims[claim_id]

@@ -183,6 +183,21 @@ class TestTransport(unittest.TestCase):
         self.assertEqual(self.stats(), (0, 2, 0))
         self.received[0].ack()
 
+    def test_ack_fails(self):
+        connection = self.connect(DSN + '&options=-c%20lock_timeout%3D200ms', ttl=60)
+        self.publish(connection, 1)
+        self.consume(connection)
+        self.drain(connection)
+        other = psycopg2.connect(ADMIN)
+        with other.cursor() as cursor:
+            cursor.execute('SELECT claim_renew(%s, %s)',
+                           ('q', self.received[0].delivery_tag.rpartition('/')[0]))
+        with self.assertRaises(psycopg2.errors.LockNotAvailable):
+            self.received[0].ack()
+        other.close()
+        self.received[0].ack()          # it is still claimed
+        self.assertEqual(self.stats(), (0, 0, 0))
+
     def test_renewal_notices_that_a_claim_has_ended(self):
         connection = self.connect(ttl=3)
         self.publish(connection, 1)
