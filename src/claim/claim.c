@@ -52,7 +52,7 @@
 #include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
-#include "storage/pending.h"
+#include "storage/pending_own.h"
 #include "storage/segment.h"
 #include "util/limits.h"
 

@@ -10,11 +10,14 @@
 #ifndef QUEUE_CLAIM_SCAN_INTERNAL_H
 #define QUEUE_CLAIM_SCAN_INTERNAL_H
 
+#include "utils/hsearch.h"
+
 #include "claim/claim_scan.h"
 #include "claim/group_turn.h"
 #include "map/availability_reserve.h"
 #include "map/message_ranges.h"
 #include "storage/message_scan.h"
+#include "storage/pending_own.h"
 
 /* One pass removes or moves at most so many messages of each kind */
 #define EXPIRED_AT_ONCE		1000
@@ -76,7 +79,7 @@ typedef struct LaneTurns
 	int			n;
 	int			size;			/* of items, allocated */
 	LaneTurn   *items;
-	struct turns_hash *by_lane; /* lane_scan.c */
+	HTAB	   *by_lane;		/* TurnEntry of lane_scan.c */
 } LaneTurns;
 
 /* Free messages that one pass gives to their lanes */

@@ -38,7 +38,7 @@
 #include "map/availability_view.h"
 #include "map/message_ranges.h"
 #include "storage/message_scan.h"
-#include "storage/pending.h"
+#include "storage/pending_own.h"
 #include "storage/segment.h"
 
 /*

@@ -90,7 +90,9 @@
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
+#include "storage/pending_own.h"
 #include "storage/segment.h"
+#include "util/hash.h"
 
 /*
  * The ring of lanes is being passed once.  Each lane that had something in
@@ -109,21 +111,9 @@ typedef struct Round
 /* By its lane, a LaneTurn of the pass */
 typedef struct TurnEntry
 {
-	uint64		lane;
+	uint64		lane;			/* the hash key */
 	int			turn;
-	char		status;			/* for simplehash.h */
 } TurnEntry;
-
-#define SH_PREFIX		turns
-#define SH_ELEMENT_TYPE	TurnEntry
-#define SH_KEY_TYPE		uint64
-#define SH_KEY			lane
-#define SH_HASH_KEY(table, key)	((uint32) ((key) ^ ((key) >> 32)))
-#define SH_EQUAL(table, a, b)	((a) == (b))
-#define SH_SCOPE		static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#include "lib/simplehash.h"
 
 static void begin_request(const ClaimScan *scan, ReserveRequest *request);
 static bool lane_scan_step(ClaimScan *scan, ReserveRequest *request,
@@ -148,9 +138,6 @@ static void probe_lane(ClaimScan *scan, LaneTurn *turn,
 static void take_head(ClaimScan *scan, LaneTurn *turn,
 					  const MessageRange *range);
 static LaneTurn *find_turn(ScanPass *pass, uint64 lane);
-static void sort_chosen(ChosenMessages *chosen);
-static int	compare_in_lane(const void *a, const void *b);
-static int	compare_places(const void *a, const void *b);
 
 /*
  * Returns whether a pass can take the lanes of the queue in turn.  If not, it
@@ -223,7 +210,7 @@ lane_scan_pass(ClaimScan *scan)
 		request.now = pass->now = GetCurrentTimestamp();
 	}
 	if (chosen->n > 1)
-		sort_chosen(chosen);
+		scan_list_sort_chosen(chosen);
 }
 
 /* Reserve something and scan it.  Returns false if the pass is done. */
@@ -745,8 +732,10 @@ find_turn(ScanPass *pass, uint64 lane)
 	bool		found;
 
 	if (turns->by_lane == NULL)
-		turns->by_lane = turns_create(CurrentMemoryContext, 1, NULL);
-	entry = turns_insert(turns->by_lane, lane, &found);
+		turns->by_lane = hash_create_blobs("turns of lanes", sizeof(uint64),
+										   sizeof(TurnEntry),
+										   CurrentMemoryContext);
+	entry = hash_search(turns->by_lane, &lane, HASH_ENTER, &found);
 	if (found)
 		return &turns->items[entry->turn];
 	entry->turn = turns->n;
@@ -756,43 +745,6 @@ find_turn(ScanPass *pass, uint64 lane)
 	memset(turn, 0, sizeof(LaneTurn));
 	turn->group.lane = lane;
 	return turn;
-}
-
-/*
- * Sort what was chosen: one message of each lane, then the second ones, and
- * so on.  Those of one lane need sorting too, because an earlier one may have
- * become free after later ones were chosen.
- */
-static void
-sort_chosen(ChosenMessages *chosen)
-{
-	ChosenMessage *items = chosen->items;
-
-	qsort(items, chosen->n, sizeof(ChosenMessage), compare_in_lane);
-	items[0].place = 0;
-	for (int i = 1; i < chosen->n; i++)
-		items[i].place = items[i].lane == items[i - 1].lane ?
-			items[i - 1].place + 1 : 0;
-	qsort(items, chosen->n, sizeof(ChosenMessage), compare_places);
-}
-
-static int
-compare_in_lane(const void *a, const void *b)
-{
-	const ChosenMessage *x = a;
-	const ChosenMessage *y = b;
-
-	return x->lane != y->lane ? x->lane - y->lane :
-		message_id_compare(x->form.id, y->form.id);
-}
-
-static int
-compare_places(const void *a, const void *b)
-{
-	const ChosenMessage *x = a;
-	const ChosenMessage *y = b;
-
-	return x->place != y->place ? x->place - y->place : x->lane - y->lane;
 }
 
 /*

@@ -32,7 +32,7 @@
 #include "map/availability_view.h"
 #include "map/message_ranges.h"
 #include "storage/message_scan.h"
-#include "storage/pending.h"
+#include "storage/pending_own.h"
 #include "storage/segment.h"
 
 /* Ranges that one pass scans: far more than there can be */

@@ -21,6 +21,9 @@
 
 #define LIST_SIZE		16		/* of a new list */
 
+static int	compare_in_lane(const void *a, const void *b);
+static int	compare_places(const void *a, const void *b);
+
 /* Returns the items of a list, enlarged if there is no room for one more. */
 void *
 scan_list_make_room(void *items, int n, int *size, Size item_size)
@@ -87,4 +90,41 @@ scan_list_add_delivered(ClaimScan *scan, const ScanRow *row)
 		!heap_attisnull(row->tuple, Anum_message_group_key, NULL) &&
 		(row->form.claim_count > 0 || scan_row_may_be_claimed(row)))
 		scan_list_add_range(&scan->pass.delivered, row);
+}
+
+/*
+ * Sort what was chosen: one message of each lane, then the second ones, and
+ * so on.  Those of one lane need sorting too, because an earlier one may have
+ * become free after later ones were chosen.
+ */
+void
+scan_list_sort_chosen(ChosenMessages *chosen)
+{
+	ChosenMessage *items = chosen->items;
+
+	qsort(items, chosen->n, sizeof(ChosenMessage), compare_in_lane);
+	items[0].place = 0;
+	for (int i = 1; i < chosen->n; i++)
+		items[i].place = items[i].lane == items[i - 1].lane ?
+			items[i - 1].place + 1 : 0;
+	qsort(items, chosen->n, sizeof(ChosenMessage), compare_places);
+}
+
+static int
+compare_in_lane(const void *a, const void *b)
+{
+	const ChosenMessage *x = a;
+	const ChosenMessage *y = b;
+
+	return x->lane != y->lane ? x->lane - y->lane :
+		message_id_compare(x->form.id, y->form.id);
+}
+
+static int
+compare_places(const void *a, const void *b)
+{
+	const ChosenMessage *x = a;
+	const ChosenMessage *y = b;
+
+	return x->place != y->place ? x->place - y->place : x->lane - y->lane;
 }

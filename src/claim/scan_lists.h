@@ -19,5 +19,6 @@ extern void scan_list_add_message(ClaimScan *scan, ChosenMessages *list,
 extern void scan_list_add_busy(ClaimScan *scan, int64 id);
 extern void scan_list_add_range(LaneRanges *list, const ScanRow *row);
 extern void scan_list_add_delivered(ClaimScan *scan, const ScanRow *row);
+extern void scan_list_sort_chosen(ChosenMessages *chosen);
 
 #endif							/* QUEUE_SCAN_LISTS_H */

@@ -156,11 +156,7 @@ static int64 take_from_block(AvailabilityMap *map, int64 block,
 void
 availability_clear(AvailabilityMap *map, TimestampTz now)
 {
-	/*
-	 * Forgetting the lanes may fail, as the session may have to attach to
-	 * their memory.  So it comes before all changes of the map: until then it
-	 * knows what it says that it knows.
-	 */
+	/* First what may fail, as the session may have to attach to memory. */
 	lanes_forget(map);
 	memset(map->next, 0, sizeof(map->next));
 	map->knows_delivered = false;

@@ -58,7 +58,7 @@ typedef struct QueueRecords
 #include "lib/simplehash.h"
 
 /* Each queue that has records; in TopTransactionContext */
-static queues_hash *queues = NULL;
+static queues_hash * queues = NULL;
 
 /* Records with the same key may be united. */
 typedef struct RecordKey

@@ -36,6 +36,7 @@
 #include "map/availability_groups.h"
 #include "map/lanes.h"
 #include "storage/pending_internal.h"
+#include "storage/pending_own.h"
 
 #define LIST_SIZE		16		/* of a new list of ranges */
 

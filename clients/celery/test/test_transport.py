@@ -190,7 +190,7 @@ class TestTransport(unittest.TestCase):
         self.drain(connection)
         other = psycopg2.connect(ADMIN)
         with other.cursor() as cursor:
-            cursor.execute('SELECT claim_renew(%s, %s)',
+            cursor.execute('SELECT claim_renew(%s, %s, 60)',
                            ('q', self.received[0].delivery_tag.rpartition('/')[0]))
         with self.assertRaises(psycopg2.errors.LockNotAvailable):
             self.received[0].ack()
