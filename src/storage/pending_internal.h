@@ -10,6 +10,7 @@
 #ifndef QUEUE_PENDING_INTERNAL_H
 #define QUEUE_PENDING_INTERNAL_H
 
+#include "map/message_ranges.h"
 #include "storage/pending.h"
 #include "util/xact.h"
 

@@ -63,11 +63,7 @@ override_settings(void)
 	static const char *const options[][2] = {
 		{"synchronous_commit", "off"},
 
-		/*
-		 * Locks that users can hold are never waited for; this bounds the
-		 * wait for any other.
-		 */
-		{"lock_timeout", "100ms"},
+		{"lock_timeout", "0"},	/* while it connects */
 		{"statement_timeout", "0"},
 		{"idle_in_transaction_session_timeout", "0"},
 
@@ -111,6 +107,12 @@ background_connect(Oid database, const char *application_name)
 	override_setting("application_name", application_name);
 	override_settings();
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+
+	/*
+	 * Locks that users can hold are never waited for; this bounds the wait
+	 * for any other.
+	 */
+	override_setting("lock_timeout", "100ms");
 
 	/* This ends a SET ROLE, too. */
 	StartTransactionCommand();

@@ -13,7 +13,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw($tree $sharedir $pkglibdir copy_installation copy_source
-  build write_file);
+  build write_file commented_anew);
 
 our ($tree, $sharedir, $pkglibdir);
 
@@ -79,6 +79,20 @@ sub write_file
 	close $file or die $!;
 	rename "$path.new", $path or die $!;
 	return;
+}
+
+# A script of queue_proxy of version 1.2 with the comments of the update to 2.0, which
+# is what generate makes of the functions of 2.0.
+sub commented_anew
+{
+	my ($script) = @_;
+	my $dir = dirname(__FILE__) . '/../../src/proxy';
+	my $result = slurp_file("$dir/$script");
+	my %new = slurp_file("$dir/queue_proxy--1.2--2.0.sql") =~
+	  /^(COMMENT ON FUNCTION [^\n]* IS\n)('.*?';\n)/gms;
+
+	$result =~ s/^\Q$_\E'.*?';\n/$_$new{$_}/ms or die $_ foreach keys %new;
+	return $result;
 }
 
 1;

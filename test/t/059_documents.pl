@@ -238,8 +238,9 @@ sub is_robust
 	query(q{SELECT queue_push('mail', '{"to": "nobody"}')});
 	ok($worker->finish, "$where with $name ends well");
 	is(query($state), '1|1|1|0', "$where with $name claims nothing more");
-	like($$out, qr/^message \d+: attempt 1 failed: KeyError\('to'\)$/,
+	like($$out, qr/\Amessage \d+: attempt 1 failed: KeyError\('to'\)$/m,
 		"$where with $name tells of what failed");
+	like($$out, qr/^message \d+: claim is not live$/m, "$where with $name tells of the claim that was lost");
 	is(query(q{SELECT last_error FROM job_stats('mail')}),
 		q{KeyError('to')}, "$where with $name keeps the error");
 	query(q{SELECT queue_update('mail', '{"_retry_delay": null}');

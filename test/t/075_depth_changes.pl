@@ -113,7 +113,7 @@ value(q{SET queue.min_message_ttl = 1;} . push_messages('expire', 4, ', ttl => 1
 depths_become('expire', '4|0|0', 'messages expire');
 value(q{SET queue.min_message_ttl = 1;
 	SELECT queue_push('early', '1', ttl => 1, delay => 600), queue_push('early', '1', delay => 300)});
-depths_become('early', '0|0|1', 'a delayed message expires before it is due');
+depths_become('early', '0|0|2', 'no delayed message expires before it is due');
 
 # --- Dead letters, settings, duplicates, root jobs and handlers ---
 
