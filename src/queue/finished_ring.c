@@ -361,6 +361,14 @@ turn_ring(int ring, TimestampTz *again)
 		has_rows |= size_of_table(r->first + i) != 0;
 	if (!has_rows)
 		return false;
+
+	/* A dump is being restored. */
+	read_queues();
+	if (nqueues == 0)
+	{
+		*again = Min(*again, now + LOOK_PAUSE);
+		return false;
+	}
 	next = r->first + (active - r->first + 1) % r->ntables;
 
 	/* A time in the future was written before the clock was set back. */
@@ -400,12 +408,6 @@ finished_ring_step(TimestampTz *again)
 	{
 		remembered = catalog_queue_oid();
 		queues_generation = 0;
-	}
-	read_queues();
-	if (nqueues == 0)
-	{
-		*again = GetCurrentTimestamp() + LOOK_PAUSE;
-		return false;
 	}
 	for (int ring = 0; ring < FINISHED_RINGS; ring++)
 		if (turn_ring(ring, again))
