@@ -207,7 +207,7 @@ SELECT queue_purge('work.dead');
 SELECT batch_create('dropped', true) AS b \gset
 SELECT queue_push('drop', '1', batch => :b) IS NOT NULL AS pushed;
 SELECT queue_push('drop', '2', after => :b) IS NOT NULL AS pushed;
-SELECT queue_drop('drop'), queue_drop('drop.dead');
+SELECT queue_drop('drop');
 SELECT batch_close(:b);
 CALL finished(:b);
 

@@ -34,7 +34,6 @@
 #include "claim/expire.h"
 #include "push/dedup.h"
 #include "push/dedup_run.h"
-#include "push/push.h"
 #include "push/root_job.h"
 #include "queue/finished.h"
 #include "queue/options.h"
@@ -87,6 +86,9 @@ typedef struct RetryTerms
 	LockWaitPolicy wait;		/* LockWaitBlock, or LockWaitError in a
 								 * background process */
 } RetryTerms;
+
+/* See claim_register_dead_letters() */
+static ClaimDeadLetters require_dead_letters = NULL;
 
 static int	compare_message_ids(const void *a, const void *b);
 static int64 delete_messages_of_claim(const Queue *queue, Datum *ids, int n,
@@ -370,6 +372,17 @@ claim_retry_job(const Queue *queue, int64 id, const ClaimId *claim,
 }
 
 /*
+ * Have a function called that gives a queue the dead letter queue that it has
+ * by default.
+ */
+void
+claim_register_dead_letters(ClaimDeadLetters function)
+{
+	Assert(require_dead_letters == NULL);
+	require_dead_letters = function;
+}
+
+/*
  * Give a queue a dead letter queue if it has none, so that its messages can be
  * buried.  To be called before any message is locked: this waits for the
  * queue's row.
@@ -379,7 +392,7 @@ claim_prepare_bury(Queue *queue)
 {
 	if (queue->dead_id != 0)
 		return;
-	push_require_dead_letters(queue);
+	require_dead_letters(queue);
 	queue_open_existing(queue->name, QUEUE_CLAIM, queue);
 }
 

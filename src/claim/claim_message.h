@@ -30,6 +30,11 @@ extern TimestampTz claim_retry_message(const Queue *queue, int64 id,
 extern void claim_retry_job(const Queue *queue, int64 id,
 							const ClaimId *claim, const char *error,
 							LockWaitPolicy wait);
+
+/* Called for a queue that needs a dead letter queue and has none */
+typedef void (*ClaimDeadLetters) (const Queue *queue);
+
+extern void claim_register_dead_letters(ClaimDeadLetters function);
 extern void claim_prepare_bury(Queue *queue);
 extern void claim_bury_message(const Queue *queue, int64 id,
 							   const ClaimId *claim, const char *error,

@@ -21,8 +21,9 @@
  *	  A step is short whether or not the messages can be freed: it reads some
  *	  in the order of their ids, and says up to which one (BatchProgress).
  *
- *	  Nothing here waits for a lock that a user can hold.  What is locked is
- *	  left behind.  When all has been read, the worker begins again, after a
+ *	  Nothing here waits for a lock that a user can hold, except for a
+ *	  millisecond where a dead letter queue is created.  What is locked is left
+ *	  behind.  When all has been read, the worker begins again, after a
  *	  pause, at the first one that was left.
  *
  *	  Where there is no worker, the sessions that need it call
@@ -50,6 +51,7 @@
 #include "claim/claim.h"
 #include "claim/dead_letter.h"
 #include "commands/batch_end.h"
+#include "commands/queue_cmds.h"
 #include "push/dedup.h"
 #include "push/push_batch.h"
 #include "queue/finished.h"
@@ -101,12 +103,14 @@ typedef struct Freeing
 	int32		queue_id;
 	bool		is_open;
 	Queue		queue;
+	bool		refuses_dead;	/* it cannot get a dead letter queue now */
 } Freeing;
 
 static bool note_member(MessageTable *table, TupleTableSlot *slot, void *arg);
 static BatchState find_member(BatchStep *step);
 static BatchState look_for_end(Batch *batch, BatchStep *step);
 static bool open_queue_of(Freeing *freeing, int32 queue_id);
+static bool can_become_dead(Freeing *freeing);
 static HeapTuple form_freed(Freeing *freeing, TupleDesc desc, HeapTuple tuple,
 							int delay);
 static bool free_message(Freeing *freeing, MessageTable *table,
@@ -224,9 +228,25 @@ open_queue_of(Freeing *freeing, int32 queue_id)
 	if (freeing->queue_id == queue_id)
 		return freeing->is_open;
 	freeing->queue_id = queue_id;
+	freeing->refuses_dead = false;
 	freeing->is_open = queue_try_open(queue_id, &freeing->queue, &paused,
 									  &locked);
 	return freeing->is_open;
+}
+
+/*
+ * Returns whether a message of the queue can become a dead letter now.  A
+ * queue without a dead letter queue gets one: it was not given one when the
+ * message was pushed, since a role that may only push must not change the
+ * queue, nor keep its owner from that until its transaction ends.
+ */
+static bool
+can_become_dead(Freeing *freeing)
+{
+	/* Further messages of the queue would not fare better in this step. */
+	if (freeing->queue.dead_id == 0 && !freeing->refuses_dead)
+		freeing->refuses_dead = !queue_try_require_dead_letters(&freeing->queue);
+	return !freeing->refuses_dead && dead_letter_can_move(&freeing->queue);
 }
 
 /* Returns a copy of a message that waits no more. */
@@ -275,7 +295,7 @@ free_message(Freeing *freeing, MessageTable *table, TupleTableSlot *slot)
 		fails |= DatumGetBool(heap_getattr(tuple, Anum_message_after_success,
 										   desc, &isnull));
 	if (!open_queue_of(freeing, message_row_queue(tuple)) ||
-		(fails && !dead_letter_can_move(&freeing->queue)) ||
+		(fails && !can_become_dead(freeing)) ||
 		!message_lock_as_seen(table, slot, LockTupleExclusive, LockWaitSkip))
 		return false;
 	tuple = heap_copytuple(row_tuple(slot));

@@ -11,7 +11,7 @@
  *	  writes metadata calls dead_letter_queue_require(), which creates it.
  *	  That waits for a transaction that is creating a queue of the same name.
  *	  A queue whose metadata requires none gets one when a message is buried,
- *	  or waits for a batch; then its metadata names that.
+ *	  or has waited for a batch in vain; then its metadata names that.
  *
  *	  The row of the queue in queue_data.queue has the id of its dead letter
  *	  queue.  Messages are only moved to the queue with this id, never to

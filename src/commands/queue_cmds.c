@@ -31,15 +31,16 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
+#include "utils/guc.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
+#include "claim/claim_message.h"
 #include "claim/group_rate.h"
 #include "commands/dead_letter_queue.h"
 #include "commands/queue_cmds.h"
-#include "push/push.h"
 #include "queue/acl.h"
 #include "queue/options.h"
 #include "queue/queue_table.h"
@@ -56,6 +57,10 @@
 #include "storage/segment.h"
 #include "util/compat.h"
 #include "util/json.h"
+#include "util/settings.h"
+
+/* The worker waits so long for a lock of others at most */
+#define TRY_TIMEOUT		"1ms"
 
 static QueueDropCallback drop_callback = NULL;
 
@@ -352,8 +357,8 @@ queue_update_metadata(const char *name, Jsonb *patch)
 }
 
 /*
- * Callback of push_require_dead_letters(): give a queue the dead letter queue
- * that it has by default, as its owner would, unless it has one by now.
+ * Callback of claim_prepare_bury(): give a queue the dead letter queue that it
+ * has by default, as its owner would, unless it has one by now.
  */
 static void
 require_dead_letters(const Queue *queue)
@@ -387,11 +392,61 @@ require_dead_letters(const Queue *queue)
 	SetUserIdAndSecContext(user, context);
 }
 
+/*
+ * Do the same at the end of a batch, for the worker: without waiting for other
+ * sessions, and without an error.  The caller has locked the queue; *queue is
+ * read again.  Returns false if it is not possible now, with a warning unless
+ * only another session is in the way.
+ */
+bool
+queue_try_require_dead_letters(Queue *queue)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	ErrorData  *volatile error = NULL;
+
+	BeginInternalSubTransaction(NULL);
+	PG_TRY();
+	{
+		int			nest_level = NewGUCNestLevel();
+
+		settings_set("lock_timeout", TRY_TIMEOUT, false);
+		require_dead_letters(queue);
+		AtEOXact_GUC(true, nest_level);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	if (error == NULL)
+		return queue_find_as(queue->name, GetUserId(), QUEUE_CLAIM,
+							 queue) == QUEUE_OK;
+	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		ReThrowError(error);
+	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
+		queue_may_warn(queue->name))
+		ereport(WARNING,
+				(errcode(error->sqlerrcode),
+				 errmsg("queue \"%s\" cannot get a dead letter queue: %s",
+						queue->name, error->message),
+				 errdetail("Messages that have waited for a batch in vain stay where they are."),
+				 error->hint != NULL ? errhint("%s", error->hint) : 0));
+	FreeErrorData(error);
+	return false;
+}
+
 /* To be called once, when the library is loaded. */
 void
 queue_cmds_init(void)
 {
-	push_register_dead_letters(require_dead_letters);
+	claim_register_dead_letters(require_dead_letters);
 }
 
 /* Pause or resume a queue.  Returns false if that changes nothing. */

@@ -13,6 +13,7 @@
 #include "utils/jsonb.h"
 
 #include "queue/acl.h"
+#include "queue/queue_table.h"
 
 /* Called with the id of a queue that is being dropped. */
 typedef void (*QueueDropCallback) (int32 queue_id);
@@ -27,6 +28,7 @@ extern void queue_register_drop_callback(QueueDropCallback callback);
 /* Properties */
 extern void queue_set_metadata(const char *name, Jsonb *metadata);
 extern Jsonb *queue_update_metadata(const char *name, Jsonb *patch);
+extern bool queue_try_require_dead_letters(Queue *queue);
 extern bool queue_set_paused(const char *name, bool paused);
 
 /* Privileges and owner */

@@ -93,9 +93,6 @@ typedef struct Push
 /* Kept from one call to the next; NULL before the first */
 static MemoryContext rows_memory = NULL;
 
-/* See push_register_dead_letters() */
-static PushDeadLetters require_dead_letters = NULL;
-
 static bool is_delayed(const NewMessage *message);
 static const Queue *queue_of(const Push *push, const NewMessage *message);
 static int64 next_message_number(Push *push, const Queue *queue);
@@ -417,28 +414,6 @@ write_messages(Push *push)
 /* --- A call --- */
 
 /*
- * Have a function called for each queue without a dead letter queue that needs
- * one: a message is buried, or one is pushed that waits for a batch, and so
- * may become a dead letter.
- */
-void
-push_register_dead_letters(PushDeadLetters function)
-{
-	require_dead_letters = function;
-}
-
-/*
- * Give a queue the dead letter queue that it has by default, if it has none.
- * The caller opens it again.
- */
-void
-push_require_dead_letters(const Queue *queue)
-{
-	if (queue->dead_id == 0)
-		require_dead_letters(queue);
-}
-
-/*
  * Write n messages to one queue, or each to its own.
  */
 static void
@@ -455,8 +430,7 @@ push_to_queues(const Queue *queues, int nqueues, NewMessage *messages, int n)
 		pg_verifymbstr(setting_client_id, strlen(setting_client_id), false);
 		push.client_id = CStringGetTextDatum(setting_client_id);
 	}
-	if (push_use_batches(queues, messages, n))
-		push_require_dead_letters(queues);
+	push_use_batches(queues, messages, n);
 	if (assign_ids(&push))
 		take_dedup_keys(&push);
 	push.now = GetCurrentTimestamp();

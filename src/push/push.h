@@ -44,12 +44,6 @@ extern void push_set_defaults(const Queue *queue, NewMessage *message);
 extern void push_prepare(const Queue *queue, NewMessage *message,
 						 int64 *total);
 
-/* Called for a queue that needs a dead letter queue */
-typedef void (*PushDeadLetters) (const Queue *queue);
-
-extern void push_register_dead_letters(PushDeadLetters function);
-extern void push_require_dead_letters(const Queue *queue);
-
 /* Writing */
 extern void push_message(const char *queue_name, NewMessage *message);
 extern void push_messages(const Queue *queue, NewMessage *messages, int n);

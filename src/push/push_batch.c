@@ -121,15 +121,14 @@ wait_for_batch(NewMessage *message, const Queue *queue, Batch *batch)
 
 /*
  * Check and lock the batches of new messages.  What waits for a batch that has
- * finished does not wait any more.  Returns whether a message waits.
+ * finished does not wait any more.
  */
-bool
+void
 push_use_batches(const Queue *queue, NewMessage *messages, int n)
 {
 	/* Most messages of a call have the same ones. */
 	Batch		joined = {.id = NO_BATCH};
 	Batch		awaited = {.id = NO_BATCH};
-	bool		waits = false;
 
 	for (int i = 0; i < n; i++)
 	{
@@ -137,9 +136,7 @@ push_use_batches(const Queue *queue, NewMessage *messages, int n)
 			join_batch(&messages[i], queue, &joined);
 		if (messages[i].after != NO_BATCH)
 			wait_for_batch(&messages[i], queue, &awaited);
-		waits |= messages[i].after != NO_BATCH;
 	}
-	return waits;
 }
 
 /*

@@ -14,7 +14,7 @@
 #include "storage/batches.h"
 
 extern void batch_open(int64 id, Batch *batch);
-extern bool push_use_batches(const Queue *queue, NewMessage *messages,
+extern void push_use_batches(const Queue *queue, NewMessage *messages,
 							 int n);
 extern Jsonb *push_batch_headers(Jsonb *headers, const Batch *batch);
 

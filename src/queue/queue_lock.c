@@ -44,8 +44,10 @@
  *	  that a session never waits because of a queue that it does not use.
  *
  *	  3. Waiting.  The worker never waits for a lock on a queue: it calls
- *	  queue_lock_try before it opens one.  A runner waits for a moment only
- *	  (batch_limit_lock_wait).  Locks on roles and slots are never waited for.
+ *	  queue_lock_try before it opens one.  If it creates a dead letter queue,
+ *	  it waits for a millisecond (queue_try_require_dead_letters).  A runner
+ *	  waits for a moment only (batch_limit_lock_wait).  Locks on roles and
+ *	  slots are never waited for.
  *
  *	  4. After waiting, what was read before may no longer hold.  A function
  *	  that waits therefore processes invalidation messages at the end, and the
@@ -68,10 +70,11 @@
  *	  Users can combine statements in any order, as with tables, and then the
  *	  deadlock detector resolves a cycle.  Sessions that only push, claim and
  *	  delete cannot be part of a cycle of queue locks, since RowExclusive does
- *	  not conflict with itself; except where such a call gives a queue its
- *	  dead letter queue (push_require_dead_letters).  A range of messages is
- *	  reserved in the availability map only after all of these locks are
- *	  taken: a claim must not wait while it keeps a range from others.
+ *	  not conflict with itself; except where such a call buries a message and
+ *	  gives its queue a dead letter queue (claim_prepare_bury).  A range of
+ *	  messages is reserved in the availability map only after all of these
+ *	  locks are taken: a claim must not wait while it keeps a range from
+ *	  others.
  *
  * src/queue/queue_lock.c
  *

@@ -206,18 +206,83 @@ is_finished($batch, 'a queue was locked');
 $_->quit foreach @sessions;
 }
 
-# The dead letter queue that a push with "after" makes is the owner's.
+# A queue without a dead letter queue gets it, as its owner's, when a message that
+# waits becomes a dead letter.  Until that is possible, the message stays.
 value(
 	q{CREATE ROLE rich IN ROLE queue_producer, queue_consumer;
 	CREATE ROLE poor IN ROLE queue_producer, queue_consumer;
 	SET ROLE rich; SELECT queue_create('vault'), queue_grant('vault', 'rich', 'claim');
-	SET ROLE poor; SELECT queue_create('vault.dead')});
-is( state_of(q{SET ROLE poor; SELECT batch_create(keep_open => true) AS b \gset
-		SELECT queue_push('vault', '1', after => :b)}),
-	'42501',
-	'a role cannot make its queue the dead letter queue of another role');
-is( value(q{SELECT metadata::text FROM queue_data.queue WHERE name = 'vault'}),
-	'{}', 'nothing has changed');
+	SET ROLE poor; SELECT queue_create('vault.dead'), queue_create('open')});
+
+# A batch whose only member fails, for which messages in both queues wait
+sub failing
+{
+	return value(
+		q{SET ROLE poor;
+		SELECT set_config('test.b', batch_create(keep_open => true)::text, false);
+		SELECT queue_push('open', '"member"', batch => current_setting('test.b')::bigint);
+		SELECT queue_push('vault', '"in vain"', after => current_setting('test.b')::bigint, after_success => true);
+		SELECT queue_purge('open');
+		SELECT queue_push('open', '"freed"', after => current_setting('test.b')::bigint);
+		SELECT batch_close(current_setting('test.b')::bigint);
+		SELECT current_setting('test.b')}) =~ /(\d+)$/ ? $1 : die;
+}
+
+# Only the message in the queue "open" becomes free.
+sub is_stuck
+{
+	my ($how) = @_;
+
+	becomes("SELECT waiting FROM batch_status($batch)", '1', "$how: others are freed");
+	is( value(q{SELECT string_agg(body #>> '{}', ' ') FROM queue_pop('open', 10)}),
+		'freed', "$how: they can be claimed");
+	is( value(q{SELECT metadata FROM queue_get('vault')}),
+		'{"a": 1}', "$how: the metadata of the queue is unchanged");
+	return;
+}
+
+# Then the other one becomes a dead letter.
+sub is_dead_letter
+{
+	my ($how) = @_;
+
+	becomes("SELECT waiting FROM batch_status($batch)", '0', "$how: until that has ended");
+	is( value(
+			q{SELECT d.owner, q.metadata->>'_dead_letter_queue', l.body, l.reason
+			FROM queue_data.queue AS q JOIN queue_data.queue AS d ON d.source_id = q.id,
+				queue_dead_letters(d.name) AS l
+			WHERE q.name = 'vault'}),
+		'rich|vault.dead|"in vain"|batch',
+		"$how: it is a dead letter in the queue of the owner");
+	value(
+		q{SELECT queue_set_metadata('vault', '{"a": 1}'); SELECT queue_drop('vault.dead')});
+	return;
+}
+
+value(q{SELECT queue_set_metadata('vault', '{"a": 1}')});
+my $log_offset = -s $node->logfile;
+$batch = failing();
+is_stuck('the name is taken by another role');
+ok( $node->wait_for_log(
+		qr/WARNING: .*"vault" .*dead letter queue: queue "vault.dead" belongs to another role/,
+		$log_offset),
+	'a warning says so');
+value(q{SELECT queue_drop('vault.dead')});
+is_dead_letter('the name is taken by another role');
+
+# Locks that users hold are not waited for.
+foreach my $lock (q{SELECT queue_update('vault', '{"a": 1}')},
+	q{SET ROLE poor; SELECT queue_create('vault.dead')})
+{
+	my $session = $node->background_psql('postgres');
+
+	$session->query_safe("BEGIN; $lock");
+	$batch = failing();
+	is_stuck($lock);
+	$session->query_safe('ROLLBACK');
+	$session->quit;
+	is_dead_letter($lock);
+}
 
 # Rows that are restored before the sequence
 SKIP:
