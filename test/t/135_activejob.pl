@@ -337,12 +337,15 @@ RUBY
 		becomes_true(q{SELECT count(*) = 1 FROM pg_stat_activity WHERE usename = 'app' AND query LIKE 'CALL queue_wait%'},
 			'the worker waits again');
 		my @lines = grep { /activejob-queue/ } split /\n/, substr(slurp_file($worker->{log}), $length);
-		like($lines[0], qr/ERROR: message \d+: will connect again: /, 'it names the message');
+		# The thread that renews the claim may have found it first, with a WARN.
+		like((grep { /ERROR: / } @lines)[0], qr/ERROR: message \d+: will connect again: /, 'it names the message');
 		is(scalar(grep { /connected again/ } @lines), 1, 'it says that it is connected again');
 		my %seen;
 		is(scalar(grep { s/^.*?ERROR: // && $seen{$_}++ } @lines), 0, 'and each error once')
 		  or diag(join "\n", @lines);
-		cmp_ok(scalar(@lines), '<=', 4, 'in a few lines') or diag(join "\n", @lines);
+		# The session ends; the server shuts down, is gone, refuses, starts, recovers; the
+		# thread; the end.
+		cmp_ok(scalar(@lines), '<=', 8, 'in a few lines') or diag(join "\n", @lines);
 	}
 
 	# An error that comes after the worker has connected
