@@ -222,7 +222,7 @@ BEGIN READ ONLY;
 SELECT message_cancel('q', 1);
 ROLLBACK;
 
--- Where a handler works on it, t/130_cancel.pl
+-- Where a handler works on it, t/cancel.pl
 SELECT queue_revoke('b1', 'regress_cancel_owner', 'push');
 DROP TABLE m;
 DROP EXTENSION queue CASCADE;

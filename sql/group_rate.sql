@@ -1,5 +1,5 @@
 -- Groups: _group_rate, as one session sees it.  The rates are so slow that
--- nothing more is due before the test ends.  test/t/070_group_rate.pl has loads.
+-- nothing more is due before the test ends.  test/t/group_rate.pl has loads.
 
 CREATE EXTENSION queue;
 SET queue.min_claim_ttl = 1;

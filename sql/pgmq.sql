@@ -4,7 +4,7 @@ SET queue.project = 'pgmq';
 CREATE EXTENSION queue;
 CREATE EXTENSION queue_pgmq;
 
--- Without shared memory there are gaps between the ids, so that 132_pgmq.pl
+-- Without shared memory there are gaps between the ids, so that pgmq.pl
 -- tests that.
 SELECT queue_push('gaps', '1') IS NOT NULL AS pushed;
 SELECT count(*) = 0 AS has_gaps FROM queue_data.maps() \gset

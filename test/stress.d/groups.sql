@@ -1,4 +1,4 @@
--- test/stress.d/groups.sql - what t/064_groups.pl does to groups, and how it
+-- test/stress.d/groups.sql - what t/groups.pl does to groups, and how it
 -- finds a bound that was exceeded or an order that was not kept
 --
 -- Every function writes what it did into groups.event, in the transaction that

@@ -1,4 +1,4 @@
--- test/stress.d/hidden.sql - what t/056_hidden_messages.pl does to queues, and how it
+-- test/stress.d/hidden.sql - what t/hidden_messages.pl does to queues, and how it
 -- finds a message that is hidden
 --
 -- hidden.version shows the rows of all tables of messages, by plain SQL that

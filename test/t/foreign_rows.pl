@@ -5,7 +5,7 @@
 #
 # The last part breaks rows of all tables, in some of the ways of test/fuzz.d/rows;
 # QUEUE_FUZZ_ROWS, which test/fuzz -R sets, makes it all of them, and
-# QUEUE_FUZZ_SEED and QUEUE_FUZZ_FACTOR count as in 058_fuzz.pl.
+# QUEUE_FUZZ_SEED and QUEUE_FUZZ_FACTOR count as in fuzz.pl.
 #
 # One mode: the library is preloaded.
 #

@@ -7,7 +7,7 @@
 # created and a queue bound to topics; the second one is to a next version, whose
 # script does what one may do (see "Upgrade scripts" in doc/contributing.md).
 #
-# 137_extension_update_from_1_1.pl and 150_extension_update_from_1_2.pl run this file with
+# extension_update_from_1_1.pl and extension_update_from_1_2.pl run this file with
 # other earlier versions.
 
 use strict;

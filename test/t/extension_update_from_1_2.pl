@@ -1,4 +1,4 @@
-# What 084_extension_update.pl tests, with an update from version 1.2.
+# What extension_update.pl tests, with an update from version 1.2.
 
 use strict;
 use warnings;
@@ -10,5 +10,5 @@ use lib "$FindBin::RealBin/../perl";
 use ClusterTest;
 
 our $from = '1.2';
-do "$FindBin::RealBin/084_extension_update.pl";
+do "$FindBin::RealBin/extension_update.pl";
 die $@ if $@;

@@ -5,8 +5,8 @@
 #	<!-- test: NAME -->				it is run as the role of the README
 #	<!-- test: NAME, superuser -->	it is run as a superuser
 #	<!-- output -->					what psql prints for the block before
-#	<!-- test: languages -->		it is a program that 118_languages.pl runs
-#	<!-- test: test-databases -->	118_languages.pl runs it in template1
+#	<!-- test: languages -->		it is a program that languages.pl runs
+#	<!-- test: test-databases -->	languages.pl runs it in template1
 #
 # Programs are workers that run until they are stopped.  A line of their own
 # says how long they wait when nothing wakes them; only that is changed here.

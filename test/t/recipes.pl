@@ -88,7 +88,7 @@ if (slurp_file("$top/src/sql/SHA256SUMS") =~ /--\Q$version\E\.sql$/m)
 my $install = copy_installation();
 my $copy = copy_source();
 mkpath("$copy/test/t");
-copy("$top/test/t/002_layers.pl", "$copy/test/t") or die $!;
+copy("$top/test/t/layers.pl", "$copy/test/t") or die $!;
 
 # The server's headers, for the program pg_config of the copy
 chomp(my $headers = `$pg_config --includedir-server`);
@@ -252,7 +252,7 @@ foreach my $dir ('src/sql', 'src/proxy', 'src/pgmq')
 	local $ENV{PG_CONFIG} = $pg_config;
 	my $out;
 
-	ok(IPC::Run::run([ $^X, "$copy/test/t/002_layers.pl" ], '>', \$out, '2>&1'),
+	ok(IPC::Run::run([ $^X, "$copy/test/t/layers.pl" ], '>', \$out, '2>&1'),
 		'the copy keeps to its layers')
 	  or diag($out);
 }

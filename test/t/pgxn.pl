@@ -1,6 +1,6 @@
 # The archive for PGXN, which packaging/pgxn makes: its name, and every file of
 # the release as it is.  META.json says the same as the other packages do.
-# (082_release.pl checks META.json by the rules of PGXN, and 003_build.pl builds
+# (release.pl checks META.json by the rules of PGXN, and build.pl builds
 # a release.)
 #
 # One mode: nothing is run in a server.
