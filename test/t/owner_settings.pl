@@ -76,6 +76,8 @@ $admin->query_safe(
 		('client_encoding', '{LATIN9, SQL_ASCII, EUC_JP}'),
 		('role', '{other, none}'), ('session_authorization', '{other, postgres}'),
 		('search_path', '{nowhere, "", app}'),
+		-- Only a superuser sets it; from PostgreSQL 18 on no extension is found without this.
+		('dynamic_library_path', '{$libdir}'),
 		('application_name', '{pg_dump, "queue worker"}')});
 my $generate = q{SELECT CASE s.vartype
 		WHEN 'bool' THEN CASE ROUND % 2 WHEN 0 THEN 'off' ELSE 'on' END
