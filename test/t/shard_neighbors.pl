@@ -218,7 +218,11 @@ while ($notified !~ /notification/ && time < $began + 180)
 	$notified .= $listener->query_safe('SELECT pg_sleep(0.05)');
 }
 like($notified, qr/notification.*"$q"/, 'a session that listens there is notified');
-becomes($two, 'SELECT array(SELECT n FROM done ORDER BY n)', '{1,2,3}', 'the jobs run');
+
+# On a slow machine they are due before the shard has moved.
+my $before = value('SELECT array(SELECT n FROM done)');
+becomes($two, qq{SELECT array(SELECT n FROM done
+	UNION ALL SELECT unnest('$before'::int[]) ORDER BY 1)}, '{1,2,3}', 'the jobs run');
 not_felt('a shard was used');
 
 # --- And back ---
