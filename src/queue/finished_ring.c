@@ -268,6 +268,7 @@ static bool
 empty_table(int i, int64 keep_max, TimestampTz *again)
 {
 	Oid			oid = catalog_oid(CATALOG_FINISHED_0 + i);
+	TimestampTz now = GetCurrentTimestamp();
 	Relation	rel;
 	TimestampTz expiry;
 	bool		result = false;
@@ -276,8 +277,10 @@ empty_table(int i, int64 keep_max, TimestampTz *again)
 		return false;
 	rel = catalog_open_locked(oid);
 	expiry = last_expiry(rel, keep_max);
-	if (expiry > GetCurrentTimestamp())
-		*again = expiry;
+
+	/* If the clock was set back, rows live for longer; we look meanwhile. */
+	if (expiry > now)
+		*again = Min(expiry, now + keep_max * USECS_PER_SEC);
 	else if (!segment_has_dump())
 	{
 		truncate_table(i, rel);

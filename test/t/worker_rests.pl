@@ -1,6 +1,7 @@
 # The worker comes to rest: after the last handler is gone, while a handler in a
-# session takes longer than it may, and while no runner can connect.  Runners that
-# end after their database leave nothing behind.
+# session takes longer than it may, while no runner can connect, and while the
+# history has rows from before the clock was set back.  Runners that end after their
+# database leave nothing behind.
 #
 # One mode: the library is preloaded.
 
@@ -61,6 +62,19 @@ cmp_ok(rounds(), '<', 200, 'the worker rests meanwhile');
 value(q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query ~ '^CALL job_run'});
 eval { $session->quit };
 value(q{SELECT queue_drop('b')});
+
+# --- a clock that was set back ---
+
+value(q{SELECT queue_create('h', '{"_keep_finished": 60}'); SELECT queue_push('h', '1')});
+value(q{SELECT count(*) FROM queue_pop('h')});
+value(q{UPDATE queue_data.finished_ring SET switched_at = now() + interval '1 h' WHERE active = 16;
+	UPDATE queue_data.finished_16 SET finished_at = finished_at + interval '1 h';
+	INSERT INTO queue_data.finished_17 SELECT * FROM queue_data.finished_16});
+sleep 3;    # so that the worker has met the rows
+my $rested = rounds();
+cmp_ok($rested, '>', 0, 'the worker goes on while the history has rows from the future');
+cmp_ok($rested, '<', 200, 'and rests');
+value(q{SELECT queue_drop('h')});
 
 # --- runners that cannot connect ---
 
