@@ -62,6 +62,8 @@
 /* The worker waits so long for a lock of others at most */
 #define TRY_TIMEOUT		"1ms"
 
+#define WARN_INTERVAL	60000	/* milliseconds */
+
 static QueueDropCallback drop_callback = NULL;
 
 static HeapTuple fetch_locked_row(Relation rel, const char *name);
@@ -74,6 +76,7 @@ static void write_metadata(const Queue *queue, Jsonb *metadata,
 						   bool default_dead);
 static Jsonb *merge_metadata(Jsonb *metadata, Jsonb *patch);
 static void require_dead_letters(const Queue *queue);
+static bool may_warn(void);
 pg_noreturn static void not_granted_error(const char *name,
 										  QueuePrivilege privilege, Oid role);
 static void check_set_owner(const Queue *queue, Oid role);
@@ -393,6 +396,25 @@ require_dead_letters(const Queue *queue)
 }
 
 /*
+ * Returns whether queue_try_require_dead_letters() may warn: at most once a
+ * minute, whatever the queue, since a role can have many batches fail.  What
+ * failed has emptied the cache that queue_may_warn() needs.
+ */
+static bool
+may_warn(void)
+{
+	static TimestampTz warned_at = 0;
+	TimestampTz now = GetCurrentTimestamp();
+
+	/* A time that lies ahead was set before the clock was set back. */
+	if (warned_at <= now &&
+		!TimestampDifferenceExceeds(warned_at, now, WARN_INTERVAL))
+		return false;
+	warned_at = now;
+	return true;
+}
+
+/*
  * Do the same at the end of a batch, for the worker: without waiting for other
  * sessions, and without an error.  The caller has locked the queue; *queue is
  * read again.  Returns false if it is not possible now, with a warning unless
@@ -430,8 +452,7 @@ queue_try_require_dead_letters(Queue *queue)
 							 queue) == QUEUE_OK;
 	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 		ReThrowError(error);
-	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
-		queue_may_warn(queue->name))
+	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE && may_warn())
 		ereport(WARNING,
 				(errcode(error->sqlerrcode),
 				 errmsg("queue \"%s\" cannot get a dead letter queue: %s",
