@@ -248,10 +248,6 @@ update_messages(ClaimUpdate *update, RowAction action)
 
 		CHECK_FOR_INTERRUPTS();
 		again = false;
-
-		/* What was kept by the scan before is met once more. */
-		n -= update->kept;
-		update->kept = 0;
 		update->now = GetCurrentTimestamp();
 		segment_push_snapshot();
 		scan = message_scan_begin_claim(update->queue->id, update->claim,
