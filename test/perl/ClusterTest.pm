@@ -11,7 +11,10 @@ package ClusterTest;
 use strict;
 use warnings;
 
+use PostgreSQL::Test::BackgroundPsql;
 use PostgreSQL::Test::Cluster;
+use Test::More;
+use Time::HiRes qw(sleep time);
 
 my $query_limit = 1800;
 my $file_limit = 7200;
@@ -34,6 +37,47 @@ my $background_psql = \&PostgreSQL::Test::Cluster::background_psql;
 		$session->set_query_timer_restart;
 		return $session;
 	};
+	*PostgreSQL::Test::Cluster::poll_query_until = sub {
+		my ($self, $db, $sql, $wanted) = @_;
+		my ($got, $error);
+
+		$wanted //= 't';
+		($got, $error) = query_until($self, $db, $sql, $wanted);
+		return 1 if $got eq $wanted && !$error;
+		diag("$sql\nreturned\n$got\n$error");
+		return 0;
+	};
+}
+
+# Looks until the query returns this value, for three minutes; returns what it has
+# returned at last, and its error.  It looks in one session, since a psql for each look
+# would take more time than all that the tests do besides; in another one where that
+# has ended.
+sub query_until
+{
+	my ($node, $db, $sql, $wanted) = @_;
+	my $until = time + 180;
+	my (undef, $got, $stderr) = $node->psql($db, $sql);
+	my $error = qr/(?:ERROR|FATAL|error):/;
+	my $session;
+
+	# Each look would be a note.
+	no warnings 'redefine';
+	local *PostgreSQL::Test::BackgroundPsql::note = sub { };
+	while (($got ne $wanted || $stderr =~ $error) && time < $until)
+	{
+		sleep 0.05;
+		next if eval {
+			$session //= $node->background_psql($db, on_error_stop => 0);
+			$session->{stderr} = '';
+			$got = $session->query($sql);
+			$stderr = $session->{stderr};
+			1;
+		};
+		($session, $got, $stderr) = (undef, '', "error: $@");
+	}
+	eval { $session->quit } if $session;
+	return ($got, $stderr =~ $error ? $stderr : '');
 }
 
 # test/stress and its like tell a test how long it takes.

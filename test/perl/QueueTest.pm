@@ -84,19 +84,14 @@ sub wal_since
 	return $out;
 }
 
-# Tests that a query returns this value soon, which is three minutes on a busy
-# machine.
+# Tests that a query returns this value soon.
 sub becomes
 {
 	my ($query, $wanted, $what) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	my $until = time + 180;
-	my $got;
+	my ($got, $error) = ClusterTest::query_until($node, $db, $query, $wanted);
 
-	while (($got = value($query)) ne $wanted && time < $until)
-	{
-		sleep 0.05;
-	}
+	die $error if $error;
 	return is($got, $wanted, $what);
 }
 
