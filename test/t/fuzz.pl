@@ -3,6 +3,8 @@
 # that does not heed statement_timeout.  QUEUE_FUZZ_SECONDS, QUEUE_FUZZ_SESSIONS,
 # QUEUE_FUZZ_SEED and QUEUE_FUZZ_FACTOR make it another one (test/fuzz sets
 # them).
+#
+# test/check -a runs it.
 
 use strict;
 use warnings;

@@ -4,6 +4,8 @@
 # form of test/ha/run.
 #
 # One mode: the library is preloaded.
+#
+# test/check -a runs it.
 
 use strict;
 use warnings;

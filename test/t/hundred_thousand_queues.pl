@@ -4,6 +4,8 @@
 # QUEUE_STRESS_SECONDS makes more of them be claimed from (test/stress sets it).
 #
 # One mode: the library is preloaded.
+#
+# test/check -a runs it.
 
 use strict;
 use warnings;

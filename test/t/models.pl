@@ -4,6 +4,8 @@
 # to test/model/run.
 #
 # One mode: no server is needed.
+#
+# test/check -a runs it.
 
 use strict;
 use warnings;

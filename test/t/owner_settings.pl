@@ -197,7 +197,7 @@ foreach my $round (0 .. $rounds - 1)
 {
 	note "round $round; refused: ", set_extremes($round);
 	cmp_ok($admin->query_safe(q{SELECT min(cardinality(setconfig)) FROM pg_db_role_setting}),
-		'>', 200, 'most parameters are set');
+		'>', 150, 'most parameters are set');
 	restart_processes();
 	use_processes();
 }

@@ -8,6 +8,8 @@
 # names an installation of it, with the extension (see test/check).
 #
 # One mode: this file runs both.
+#
+# test/check -a runs it.
 
 use strict;
 use warnings;

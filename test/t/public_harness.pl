@@ -4,6 +4,8 @@
 # that the runner notices lines that are wrong.
 #
 # One mode: the library is preloaded.
+#
+# test/check -a runs it.
 
 use strict;
 use warnings;

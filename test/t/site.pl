@@ -4,6 +4,8 @@
 # not scroll sideways, and the navigation and the search work.
 #
 # One mode: there is no server.
+#
+# test/check -a runs it.
 
 use strict;
 use warnings;
