@@ -178,6 +178,17 @@ class DriverTest(unittest.TestCase):
         found = next(self.messages.list('q'))
         self.assertEqual([None, 1, None], [m.get('checksum') for m in found])
 
+    def test_bodies_that_python_does_not_read(self):
+        # SQL can push them.  They do not keep anybody from the other messages.
+        bodies = 3000 * '[' + 3000 * ']', 5000 * '1'
+        for body in bodies + ('"other"',):
+            superuser("SELECT queue.queue_push('q', '%s'::jsonb)" % body)
+        found = [*bodies, 'other']
+        claim, claimed = self.claims.create('q', {'ttl': 60, 'grace': 60})
+        self.assertEqual(found, [m['body'] for m in claimed])
+        self.claims.delete('q', claim)
+        self.assertEqual(found, [m['body'] for m in self.messages.pop('q', 10)])
+
     def test_list_filtered(self):
         for n in range(25):
             self.queues.create('many%02d' % n, {'odd': n % 2}, 'lists')

@@ -1,11 +1,13 @@
 """Connections to PostgreSQL, and calls of the functions of the extension."""
 
+import json
 import os
 import select
 
 from oslo_log import log as logging
 import psycopg2
 from psycopg2 import errorcodes
+from psycopg2 import extras
 from zaqar.storage import errors
 from zaqar.transport import validation
 
@@ -45,6 +47,18 @@ class Connection(psycopg2.extensions.connection):
     process = None
 
 
+def loads(text):
+    """A value of type jsonb.
+
+    One that SQL has pushed may be nested too deep for Python, or have a number with too
+    many digits.  It stays text: an error would lose the other messages of the call.
+    """
+    try:
+        return json.loads(text)
+    except (RecursionError, ValueError):
+        return text
+
+
 def line(error):
     return ' '.join(str(error).split())
 
@@ -67,7 +81,6 @@ def translated(error):
         # Zaqar answers 400, and not 503, after which clients try again.
         return invalid('. '.join(filter(None, (error.diag.message_primary,
                                                error.diag.message_detail))))
-    # RecursionError: a body that SQL has pushed is nested too deep for Python.
     LOG.error('error of PostgreSQL: %s', line(error))
     return Failure()
 
@@ -101,7 +114,7 @@ class Database:
                 cursor.execute(SETTINGS + sql, settings + arguments)
                 rows = cursor.fetchall()
             error = None
-        except (psycopg2.Error, ValueError, RecursionError) as raised:
+        except (psycopg2.Error, ValueError) as raised:
             error = raised
         if connection.closed or code(error) == errorcodes.READ_ONLY_SQL_TRANSACTION:
             # The outcome of the call is not known, or the server is a standby
@@ -154,6 +167,7 @@ class Database:
             connection = psycopg2.connect(connection_factory=Connection,
                                           **self._parameters)
             connection.autocommit = True
+            extras.register_default_jsonb(connection, loads=loads)
             with connection.cursor() as cursor:
                 cursor.execute(SCHEMA)
                 found = cursor.fetchone()
