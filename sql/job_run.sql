@@ -166,6 +166,54 @@ RESET client_min_messages;
 SELECT body, claim_count, last_error FROM queue_dead_letters('nested.dead') ORDER BY body;
 SELECT queue_drop('nested'), queue_drop('nested.dead');
 
+-- a handler that raises what a cancel of the session would ends no more than its attempt
+CREATE FUNCTION raises(b jsonb) RETURNS boolean LANGUAGE plpgsql
+    AS $$BEGIN RAISE query_canceled; END$$;
+SELECT queue_create('raises', '{"_max_claim_count": 1}');
+SELECT job_handler('raises', 'raises(jsonb)');
+SELECT queue_push_batch('raises', '{1, 2}') IS NOT NULL;
+SET client_min_messages = error;
+CALL run('{raises}');
+RESET client_min_messages;
+SELECT queue_drop('raises'), queue_drop('raises.dead');
+
+-- a job after which its handler cannot run: what was claimed with it is given back
+CREATE FUNCTION leaves(b jsonb) RETURNS boolean LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF b = '2' THEN
+        ALTER FUNCTION leaves(jsonb) RENAME TO left_behind;
+    END IF;
+    RETURN true;
+END
+$$;
+SELECT queue_create('leaves');
+SELECT job_handler('leaves', 'leaves(jsonb)');
+SELECT queue_push_batch('leaves', '{1, 2, 3}') IS NOT NULL;
+SET client_min_messages = error;
+CALL run('{leaves}');
+RESET client_min_messages;
+SELECT free, claimed FROM queue_stats('leaves');
+SELECT queue_drop('leaves');
+
+-- the claim lasts for the teardown, too
+CREATE FUNCTION takes(m queue_message) RETURNS boolean LANGUAGE plpgsql
+    AS $$
+BEGIN
+    INSERT INTO done (body) SELECT to_jsonb(c.ttl >= 2 * 100) FROM claim_get(m.queue, m.claim_id) AS c;
+    RETURN true;
+END
+$$;
+CREATE FUNCTION undoes(b jsonb) RETURNS void LANGUAGE sql AS '';
+TRUNCATE done;
+SELECT queue_create('takes');
+SELECT job_handler('takes', 'takes(queue_message)', teardown => 'undoes(jsonb)', timeout => 100);
+SELECT queue_push('takes', '1') > 0;
+CALL run('{takes}');
+SELECT body FROM done;
+SELECT queue_drop('takes');
+DROP FUNCTION takes(queue_message);
+
 -- the timeout of the statement ends all, and counts as an attempt of the job
 SELECT job_handler('slow', 'slow(jsonb)');
 SELECT queue_push('slow', '1') > 0;

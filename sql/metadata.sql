@@ -205,6 +205,10 @@ SELECT queue_create('new', '{"_default_message_delay": 21}');
 SELECT queue_create('new', '{"_default_message_ttl": 10, "_default_message_delay": 5}');
 SELECT queue_push('new', '1') > 0 AS pushed;
 SELECT ttl FROM queue_messages('new', include_delayed => true);
+SET queue.min_message_ttl = 1;
+SET queue.max_message_ttl = 7;
+SELECT queue_push('new', '2') > 0 AS pushed;
+SELECT body, ttl FROM queue_messages('new', include_delayed => true);
 RESET ALL;
 SELECT queue_drop('new');
 

@@ -141,11 +141,16 @@ $locker->query_safe('SELECT pg_advisory_unlock(1)');
 
 # One that waits in the batch of a runner is not begun.
 value(q{ALTER SYSTEM SET queue.runners = 1; SELECT pg_reload_conf()});
+value(
+	q{CREATE SEQUENCE torn_down;
+	CREATE FUNCTION tear_down(body jsonb) RETURNS bigint LANGUAGE sql AS $$SELECT nextval('torn_down')$$;
+	SELECT job_handler('h', 'work(jsonb)', teardown => 'tear_down(jsonb)')});
 value(q{SELECT count(queue_push('h', '"quick"')) FROM generate_series(1, 300)});
 is_gone('h', 'quick');
 $locker->query_safe('SELECT pg_advisory_lock(1)');
 value('TRUNCATE effect');
 my $before = value('SELECT last_value FROM calls');
+my $torn_down = value('SELECT last_value FROM torn_down');
 my @ids = split /\n/, value(
 	q{SELECT queue_push('h', CASE i WHEN 1 THEN '"lock"' ELSE '"behind"' END::jsonb)
 	FROM generate_series(1, 4) AS i});
@@ -156,6 +161,7 @@ is_gone('h', 'behind');
 is( value(q{SELECT string_agg(body #>> '{}', ' ' ORDER BY ctid) FROM effect}),
 	'lock behind behind', 'the others were run');
 is( value('SELECT last_value FROM calls') - $before, 3, 'the canceled one was not');
+is(value('SELECT last_value FROM torn_down') - $torn_down, 3, 'nor is there anything to be torn down');
 value('TRUNCATE effect');
 
 # A session that cancels a message, and does not commit, keeps neither the claim of

@@ -250,5 +250,33 @@ becomes(
 	FROM queue_data.queue_handlers WHERE queue = 'short'},
 	'stopped|t', 'the role itself');
 
+# --- bound anew while job_run waits ---
+
+value(
+	q{CREATE FUNCTION public.former(body jsonb) RETURNS boolean LANGUAGE sql
+	AS $$INSERT INTO public.seen VALUES ('anew', current_user, '', 'former'); SELECT true$$;
+	CREATE FUNCTION public.later(body jsonb) RETURNS boolean LANGUAGE sql
+	AS $$INSERT INTO public.seen VALUES ('anew', current_user, '', 'later'); SELECT true$$});
+value(
+	q{TRUNCATE seen;
+	SELECT queue_create('anew');
+	SELECT job_handler('anew', 'public.former(jsonb)')});
+my $owner = $node->background_psql($db);
+$owner->query_safe(
+	q{BEGIN; SELECT queue_purge('anew');
+	SELECT job_handler('anew', 'public.later(jsonb)');
+	SELECT queue_push('anew', '1')});
+my $run = $node->background_psql($db);
+$run->query_until(qr/begins/, "\\echo begins\nCALL job_run('{anew}');\n");
+becomes(
+	q{SELECT count(*) FROM pg_stat_activity
+	WHERE query LIKE 'CALL job_run%' AND wait_event_type = 'Lock'},
+	'1', 'job_run waits for the queue');
+$owner->query_safe('COMMIT');
+$owner->quit;
+$run->quit;
+is(value('SELECT what FROM seen'), 'later',
+	'it runs the function that was bound meanwhile');
+
 $node->stop;
 done_testing();

@@ -166,6 +166,20 @@ $reader->query_safe('COMMIT');
 becomes_true(
 	"SELECT pg_relation_size('queue_data.$table') = 0",
 	'but when he is done');
+
+# So is one in whose truncation an error has occurred.
+value(q{SELECT queue_push('unread', '"first"')});
+($table) = relations_of('unread');
+switch_segment();
+$reader->query_safe('BEGIN; SELECT count(*) FROM (SELECT FROM queue_data.segment FOR UPDATE) AS s');
+value(q{SELECT queue_purge('unread')});
+becomes_true(
+	q{SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type = 'queue worker' AND wait_event_type = 'Lock'},
+	'the worker waits, not for long');
+$reader->query_safe('COMMIT');
+becomes_true(
+	"SELECT pg_relation_size('queue_data.$table') = 0",
+	'nor does an error keep one for ever');
 $reader->quit;
 
 # --- restart, with closed segments in use ---

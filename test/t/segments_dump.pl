@@ -114,6 +114,20 @@ like(slurp_file($node->logfile), qr/LOG:  tables of messages are not truncated w
 $named->quit;
 counter_passes('truncated', $allowed, 'and again after that');
 
+# pg_dump --role sets a role that may read them: the one that has logged in may
+# not, by itself.
+$node->safe_psql(
+	$db, 'CREATE ROLE dumper LOGIN NOINHERIT; GRANT pg_read_all_data TO dumper');
+my $other = $node->background_psql($db, extra_params => [ '-U', 'dumper' ]);
+$other->query_safe(q{SET application_name = 'pg_dump'});
+counter_passes('switches', worker('switches'));
+$allowed = worker('truncated');
+counter_passes('switches', worker('switches'));
+is(worker('truncated'), $allowed,
+	'nor while that of a member of pg_read_all_data is');
+$other->quit;
+counter_passes('truncated', $allowed);
+
 run_dump('pg_dump', '-Fc', '-f', "$dir/load.dump");
 run_dump('pg_dump with jobs', '-Fd', '-j2', '-f', "$dir/load.d");
 check_dump('pg_dump', "$dir/load.dump", 'pg_restore', '--exit-on-error');
