@@ -210,6 +210,17 @@ SELECT message_cancel('hist', :m4);
 SELECT outcome, pushed_at <= finished_at AS in_order FROM queue_finished('hist', :m4 - 1);
 SELECT batch_cancel(:b);
 
+-- Its claim has run out, and a purge comes before it is removed: it has not expired.
+SELECT queue_push('purged', '1') AS m1 \gset
+SELECT body FROM queue_claim('purged', 1, 60);
+SELECT message_cancel('purged', :m1);
+BEGIN;
+SELECT body FROM queue_data.message_0 WHERE id = :m1 FOR UPDATE;
+SELECT pg_sleep_until(claimed_until + interval '1 ms') FROM queue_data.message WHERE id = :m1;
+SELECT queue_purge('purged');
+COMMIT;
+SELECT expired FROM job_stats('purged');
+
 -- Wrong calls
 SELECT message_cancel('q', NULL);
 SELECT message_cancel(NULL, 1);

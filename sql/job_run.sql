@@ -196,6 +196,25 @@ RESET client_min_messages;
 SELECT free, claimed FROM queue_stats('leaves');
 SELECT queue_drop('leaves');
 
+-- what a handler defers is done while its settings last
+CREATE TABLE deferred (a int);
+CREATE FUNCTION note_path() RETURNS trigger LANGUAGE plpgsql
+    AS $$BEGIN INSERT INTO public.done (body) VALUES (to_jsonb(current_setting('search_path'))); RETURN NULL; END$$;
+CREATE CONSTRAINT TRIGGER late AFTER INSERT ON deferred INITIALLY DEFERRED
+    FOR EACH ROW EXECUTE FUNCTION note_path();
+CREATE FUNCTION defers(b jsonb) RETURNS boolean LANGUAGE sql
+    AS 'INSERT INTO deferred VALUES (1); SELECT true';
+TRUNCATE done;
+SELECT queue_create('defers');
+SET search_path = public, pg_catalog;
+SELECT job_handler('defers', 'defers(jsonb)');
+RESET search_path;
+SELECT queue_push('defers', '1') > 0;
+CALL run('{defers}');
+SELECT body FROM done;
+SELECT queue_drop('defers');
+DROP TABLE deferred;
+
 -- the claim lasts for the teardown, too
 CREATE FUNCTION takes(m queue_message) RETURNS boolean LANGUAGE plpgsql
     AS $$
@@ -282,6 +301,20 @@ GRANT regress_queue_worker TO regress_queue_runner;
 SET ROLE regress_queue_runner;
 CALL run('{w}');
 SELECT current_user;
+RESET ROLE;
+
+-- a role that is set is not the one to which the session belongs
+CREATE FUNCTION temporary(b jsonb) RETURNS boolean LANGUAGE plpgsql
+    AS $$BEGIN CREATE TEMP TABLE trap (a int); RETURN true; END$$;
+SET ROLE regress_queue_worker;
+SELECT queue_create('temporary', '{"_max_claim_count": 1}');
+SELECT job_handler('temporary', 'temporary(jsonb)');
+SELECT queue_push('temporary', '1') > 0;
+SET client_min_messages = error;
+CALL run('{temporary}');
+RESET client_min_messages;
+SELECT last_error FROM queue_dead_letters('temporary.dead');
+SELECT queue_drop('temporary'), queue_drop('temporary.dead');
 RESET ROLE;
 
 -- the project is the session's

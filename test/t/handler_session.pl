@@ -20,6 +20,29 @@ use Time::HiRes qw(sleep time);
 start_server('queue.runners = 1');
 create_two_roles();
 
+# --- in a runner ---
+
+# Nor does a job leave anything to the next one of its own role.
+value(
+	q{SET ROLE mallory; SET search_path = mallory, public;
+	CREATE FUNCTION litter(body jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
+	BEGIN
+		INSERT INTO public.seen SELECT 'litter', current_user, '', concat_ws(' ',
+			(SELECT count(*) FROM pg_prepared_statements),
+			(SELECT count(*) FROM pg_locks
+			WHERE locktype = 'advisory' AND pid = pg_backend_pid()));
+		EXECUTE 'PREPARE litter AS SELECT 1';
+		PERFORM pg_advisory_lock(3);
+		RETURN true;
+	END $$;
+	SELECT queue_create('litter', '{"_max_claim_count": 1}');
+	SELECT job_handler('litter', 'litter(jsonb)');
+	SELECT queue_push_batch('litter', '{1, 2, 3}')});
+is_done('litter', 'jobs that leave something');
+is(value('SELECT string_agg(what, \', \') FROM seen'), '0 0, 0 0, 0 0',
+	'do not find it in their turn');
+value('TRUNCATE seen');
+
 # --- in a session ---
 
 # A superuser runs another role's handler, which can leave nothing behind.
