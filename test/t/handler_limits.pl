@@ -159,6 +159,8 @@ like($text, qr/job \d+ of queue "fails" failed: x{400,500}\.\.\.\n/,
 unlike($text, qr/x{600}|y{600}|z{600}/, 'all of it');
 my $lines = () = $text =~ /job \d+ of queue "fails" failed/g;
 cmp_ok($lines, '<', 100, "and no more than some are logged");
+unlike($text, qr/you don't own a lock/,
+	'a runner knows that a failure has taken its slot');
 
 # In a session too, which says how many were left out.
 $node->append_conf('postgresql.conf', 'queue.runners = 0');
