@@ -73,6 +73,8 @@ SELECT queue_push('work', '2', batch => :b) IS NOT NULL AS pushed;
 SELECT members, unfinished, waiting FROM batch_status(:b);
 ROLLBACK TO s;
 SELECT members, unfinished, waiting FROM batch_status(:b);
+SELECT queue_push('work', '3', batch => :b) IS NOT NULL AS pushed;
+ROLLBACK TO s;
 COMMIT;
 SELECT count(*) AS popped FROM queue_pop('work', 10);
 CALL finished(:b);
@@ -262,6 +264,16 @@ SELECT sum(pg_relation_size(c.oid)) <= 20 * 8192 * 3 AS small
 FROM pg_class AS c
 WHERE relnamespace = 'queue_data'::regnamespace AND relname ~ '(batch|after)_idx$'
 AND relname ~ '^(message|delayed)';
+
+-- A batch that was never committed, before one that was
+BEGIN;
+SELECT batch_create() AS gone \gset
+ROLLBACK;
+SELECT batch_create(keep_open => true) AS b \gset
+\set VERBOSITY sqlstate
+SELECT members FROM batch_status(:gone);
+\set VERBOSITY default
+SELECT batch_cancel(:b) AS canceled;
 
 -- The extension is dropped in the transaction that adds a member.
 DROP ROLE regress_batches_a, regress_batches_b, regress_batches_c;

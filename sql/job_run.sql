@@ -153,6 +153,16 @@ SET client_min_messages = error;
 CALL run('{slow}');
 RESET client_min_messages;
 SELECT last_error FROM queue_dead_letters('slow.dead');
+-- the setting bounds it
+SELECT job_handler('slow', 'slow(jsonb)', timeout => 30);
+SELECT queue_push('slow', '1') > 0;
+SET queue.max_handler_time = 1;
+SET client_min_messages = error;
+CALL run('{slow}');
+RESET client_min_messages;
+RESET queue.max_handler_time;
+SELECT last_error, count(*) FROM queue_dead_letters('slow.dead') GROUP BY 1;
+SELECT queue_purge('slow.dead');
 
 -- a handler that runs the jobs of its own queue fails, and each is attempted once
 CREATE FUNCTION nested(b jsonb) RETURNS boolean LANGUAGE plpgsql
@@ -214,6 +224,19 @@ CALL run('{defers}');
 SELECT body FROM done;
 SELECT queue_drop('defers');
 DROP TABLE deferred;
+
+-- a rate does not make up for all the time in which nothing was run
+CREATE FUNCTION slowly(b jsonb) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+SELECT queue_create('slowly');
+SELECT job_handler('slowly', 'slowly(jsonb)', rate => 0.001);
+-- its trigger would have the handler wait for the end of this session
+ALTER TABLE queue_data.handler DISABLE TRIGGER handler_loaded;
+UPDATE queue_data.handler SET next_at = now() - interval '1 day'
+    WHERE queue_id = (SELECT id FROM queue_data.queue WHERE name = 'slowly');
+ALTER TABLE queue_data.handler ENABLE ALWAYS TRIGGER handler_loaded;
+SELECT queue_push_batch('slowly', '{1, 2, 3, 4, 5, 6, 7, 8}') IS NOT NULL;
+CALL run('{slowly}');
+SELECT queue_drop('slowly');
 
 -- the claim lasts for the teardown, too
 CREATE FUNCTION takes(m queue_message) RETURNS boolean LANGUAGE plpgsql

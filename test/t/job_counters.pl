@@ -103,8 +103,11 @@ is($went_back, 0, 'counts never go back');
 becomes(q{SELECT claimed, completed FROM job_stats('c')},
 	'300|300', 'all was counted, once');
 
-# A restart keeps them.
+# A restart keeps them, also the first ones of a queue.
+value(q{SELECT queue_push('fresh', '1'); SELECT count(*) FROM queue_pop('fresh')});
 $node->restart;
+is(value(q{SELECT claimed, completed FROM job_stats('fresh')}), '1|1',
+	'a restart keeps the first counts of a queue');
 is(value(q{SELECT claimed, completed FROM job_stats('c')}),
 	'300|300', 'a restart loses none');
 is(value(q{SELECT claimed, retried, last_error FROM job_stats('b')}),
