@@ -132,8 +132,9 @@ sleep 1;
 hear();
 
 # The worker may take a claimed message for a free one, so there may be a few
-# notifications; but not of all queues that got the map of another one.
-cmp_ok(scalar(keys %heard), '<', 10, 'listeners are not notified of empty queues')
+# notifications, on a busy machine ten; but not of most queues, which got the map of
+# another one.
+cmp_ok(scalar(keys %heard), '<', $queues / 4, 'listeners are not notified of empty queues')
   or diag(join ' ', keys %heard);
 
 # --- notifications that fail ---
