@@ -41,6 +41,8 @@ my $background_psql = \&PostgreSQL::Test::Cluster::background_psql;
 		my ($self, $db, $sql, $wanted) = @_;
 		my ($got, $error);
 
+		# Without a query, it is only about a connection.
+		$sql //= '';
 		$wanted //= 't';
 		($got, $error) = query_until($self, $db, $sql, $wanted);
 		return 1 if $got eq $wanted && !$error;
@@ -74,7 +76,9 @@ sub query_until
 			$stderr = $session->{stderr};
 			1;
 		};
-		($session, $got, $stderr) = (undef, '', "error: $@");
+		($got, $stderr) = ('', "error: $@");
+		eval { $session->{run}->kill_kill } if $session;
+		$session = undef;
 	}
 	eval { $session->quit } if $session;
 	return ($got, $stderr =~ $error ? $stderr : '');
