@@ -299,25 +299,43 @@ recycle_segments(void)
 static bool
 forget_rates_step(void *arg)
 {
-	return group_rate_forget((bool *) arg);
+	return group_rate_forget((RateSweep *) arg);
 }
 
 /* Remove rates of groups, if that was not done a moment ago. */
 static void
 forget_rates(void)
 {
+	static RateSweep sweep = {0};
 	TimestampTz now = GetCurrentTimestamp();
-	bool		left = false;
+	TaskResult	result;
 
 	/* A time that is too far away was set before the clock was set back. */
 	if (now < rates_due && rates_due <= now + GROUP_RATE_PAUSE)
 		return;
-	rates_due = now + GROUP_RATE_PAUSE;
-	while (task_step(forget_rates_step, &left) == TASK_MORE &&
-		   !task_must_end())
+	do
+	{
+		result = task_step(forget_rates_step, &sweep);
 		worker_do_urgent(false);
-	if (left)
+
+		/* What is due in queues comes first. */
+	} while (result == TASK_MORE && !task_must_end() &&
+			 (TimestampTz) pg_atomic_read_u64(&worker.state->next_due) >
+			 GetCurrentTimestamp());
+	rates_due = now + GROUP_RATE_PAUSE;
+	if (result == TASK_MORE)
+	{
+		/* Go on in the next round. */
+		rates_due = DT_NOBEGIN;
+		database_wake(DT_NOBEGIN, false);
+		return;
+	}
+	if (sweep.left || result == TASK_FAILED)
 		database_wake(rates_due, false);
+	sweep = (RateSweep)
+	{
+		0
+	};
 }
 
 /* --- Sleeping --- */

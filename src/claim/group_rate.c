@@ -47,6 +47,7 @@
 #include "access/stratnum.h"
 #include "access/table.h"
 #include "catalog/indexing.h"
+#include "storage/bufmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -65,7 +66,7 @@
 #define RATE_SHARE			0.99
 #define DELAY_MAX			(100 * 365.0 * USECS_PER_DAY)
 
-#define FORGET_AT_ONCE		100 /* rows that are not needed any more */
+#define PAGES_AT_ONCE		10	/* in which rows are removed */
 
 /* The columns of a row, all of which have a fixed place */
 typedef struct GroupRateForm
@@ -384,24 +385,33 @@ group_rate_drop(int32 queue_id)
 }
 
 /*
- * Remove some of the rows that are not needed any more.  Returns whether
- * there may be others.  If not, *left says whether some are still needed.
+ * Remove the rows that are not needed any more from the next few pages of the
+ * table.  Returns false if these were the last ones.
  */
 bool
-group_rate_forget(bool *left)
+group_rate_forget(RateSweep *sweep)
 {
 	TimestampTz before = GetCurrentTimestamp() - CATCH_UP;
 	Relation	rel = catalog_open(CATALOG_GROUP_RATE, RowExclusiveLock,
 								   NULL);
+	BlockNumber pages = RelationGetNumberOfBlocks(rel);
 	RowScan		scan;
 	HeapTuple	tuple;
-	int			n = 0;
+	int			nread = 0;
 
-	*left = false;
-	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
-	while (n < FORGET_AT_ONCE &&
-		   HeapTupleIsValid(tuple = row_scan_next(&scan)))
+	/* Vacuum may have cut the table off there. */
+	if (sweep->page >= pages)
 	{
+		table_close(rel, NoLock);
+		return false;
+	}
+	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
+	row_scan_set_pages(&scan, sweep->page,
+					   Min(PAGES_AT_ONCE, pages - sweep->page));
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
+	{
+		nread++;
+
 		/*
 		 * The tuple is the row on its page, not a copy.  So with the lock we
 		 * read next_at once more, as a claim may just have overwritten it.
@@ -410,16 +420,16 @@ group_rate_forget(bool *left)
 			row_lock(rel, &tuple->t_self, LockTupleExclusive,
 					 LockWaitSkip) &&
 			GROUP_RATE_FORM(tuple)->next_at <= before)
-		{
 			CatalogTupleDelete(rel, &tuple->t_self);
-			n++;
-		}
 		else
-			*left = true;
+			sweep->left = true;
 	}
 	row_scan_end(&scan);
 	table_close(rel, NoLock);
-	return n == FORGET_AT_ONCE;
+	ereport(DEBUG2,
+			(errmsg_internal("read %d rates of groups", nread)));
+	sweep->page += PAGES_AT_ONCE;
+	return sweep->page < pages;
 }
 
 /* Without shared memory, each session removes rows, once a minute. */
@@ -427,12 +437,15 @@ static void
 forget_without_worker(void)
 {
 	static TimestampTz not_before = 0;
+	static RateSweep sweep = {0};
 	TimestampTz now = GetCurrentTimestamp();
-	bool		left;
 
 	/* If the clock was set back, not_before may be very far ahead. */
 	if (now < not_before && not_before <= now + GROUP_RATE_PAUSE)
 		return;
-	if (!group_rate_forget(&left))
+	if (!group_rate_forget(&sweep))
+	{
+		sweep.page = 0;
 		not_before = now + GROUP_RATE_PAUSE;
+	}
 }

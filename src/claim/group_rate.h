@@ -12,6 +12,7 @@
 
 #include "access/htup.h"
 #include "datatype/timestamp.h"
+#include "storage/block.h"
 
 #include "catalog/message_table.h"
 #include "queue/queue_table.h"
@@ -31,7 +32,13 @@ extern void group_rate_record(const Queue *queue, MessageTable *table,
 /* For the drop of a queue */
 extern void group_rate_drop(int32 queue_id);
 
-/* For the worker */
-extern bool group_rate_forget(bool *left);
+/* For the worker: how far the removal of rows has come */
+typedef struct RateSweep
+{
+	BlockNumber page;			/* the next one of the table */
+	bool		left;			/* rows were met that are still needed */
+} RateSweep;
+
+extern bool group_rate_forget(RateSweep *sweep);
 
 #endif							/* QUEUE_GROUP_RATE_H */

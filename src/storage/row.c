@@ -177,6 +177,17 @@ row_scan_begin(RowScan *scan, Relation rel, Oid index, ScanKey keys,
 }
 
 /*
+ * Restrict a scan in the order of the table, which has read nothing yet, to
+ * some of its pages.
+ */
+void
+row_scan_set_pages(RowScan *scan, BlockNumber first, BlockNumber n)
+{
+	Assert(scan->scan->irel == NULL);
+	heap_setscanlimits(scan->scan->scan, first, n);
+}
+
+/*
  * Returns the next row, valid until the following call; NULL at the end.
  * Malformed rows are left out with a warning, because one of them must not
  * stop what is done for all others.

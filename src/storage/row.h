@@ -31,6 +31,8 @@ extern HeapTuple row_tuple(TupleTableSlot *slot);
 extern void *row_copy_column(TupleDesc desc, HeapTuple tuple, int column);
 extern void row_scan_begin(RowScan *scan, Relation rel, Oid index,
 						   ScanKey keys, int nkeys);
+extern void row_scan_set_pages(RowScan *scan, BlockNumber first,
+							   BlockNumber n);
 extern HeapTuple row_scan_next(RowScan *scan);
 extern void row_scan_end(RowScan *scan);
 extern HeapTuple row_fetch(Relation rel, Oid index, ScanKey keys, int nkeys);

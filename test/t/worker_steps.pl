@@ -90,5 +90,22 @@ is( value(
 	'and the bound holds');
 
 $role->quit;
+
+# --- Rates of groups ---
+
+# Behind many that are still needed there are as many that are not.
+my $rates = 20000;
+value(
+	qq{INSERT INTO queue_data.group_rate SELECT i, now(), now() + interval '1 day', id
+		FROM queue_data.queue, generate_series(1, $rates) AS i WHERE name = 'bound';
+	INSERT INTO queue_data.group_rate SELECT i + $rates, now(), now() - interval '1 day', id
+		FROM queue_data.queue, generate_series(1, $rates) AS i WHERE name = 'bound'});
+my $log = -s $node->logfile;
+$node->restart;
+becomes('SELECT count(*) FROM queue_data.group_rate', $rates, 'those that are not needed are removed');
+my @rates = slurp_file($node->logfile, $log) =~ /read (\d+) rates of groups/g;
+cmp_ok(max(0, @rates), '<=', 2000, 'in steps');
+is(sum0(@rates), 2 * $rates, 'and each was read once');
+
 $node->stop;
 done_testing();
