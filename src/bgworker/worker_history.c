@@ -55,6 +55,11 @@ history_round(void)
 		result = task_step_or_postpone(POSTPONE_HISTORY, 0, history_step,
 									   NULL);
 		worker_do_urgent(false);
+
+		/* What is due in queues comes first; the next round goes on. */
+		if ((TimestampTz) pg_atomic_read_u64(&worker.state->next_due) <=
+			GetCurrentTimestamp())
+			break;
 	}
 	if (result == TASK_DONE)
 		look_at = step_again;

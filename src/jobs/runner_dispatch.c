@@ -426,8 +426,9 @@ process_name(Oid role)
 
 /*
  * Call or start a runner for a queue that may be ready, if it needs one and
- * its handler can run.  If that is impossible, see to it that there will be room for a runner, record
- * that the role is crowded in this pass, and return false.
+ * its handler can run.  If that is impossible, see to it that there will be
+ * room for a runner, record that the role is crowded in this pass, and return
+ * false.
  */
 static bool
 call_or_start_runner(const HandlerSummary *handler)

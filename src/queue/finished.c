@@ -167,11 +167,11 @@ finished_insert(const Queue *queue, MessageTable *table, HeapTuple tuple,
 #undef COPY
 
 	rel = catalog_open(CATALOG_FINISHED_0 + active, RowExclusiveLock, NULL);
+	database_history_written(active);
 	row = heap_form_tuple(RelationGetDescr(rel), values, isnull);
 	row_insert(rel, row);
 	heap_freetuple(row);
 	table_close(rel, NoLock);
-	database_history_written();
 	if (!is_attempt)
 		await_state_finished(form.id);
 }

@@ -23,6 +23,10 @@
  *	  ended by the time we have the ShareLock, and has made its queue, if it is
  *	  new; so whether that has a history is read afterwards.
  *
+ *	  A table may be large, so it is read in steps, and the lock is released
+ *	  after each.  If a session has written to it meanwhile, which its bit in
+ *	  history_tables says, we begin again.
+ *
  *	  Nothing is truncated while pg_dump is connected, nor while there is no
  *	  queue: a dump is being restored then, in which queues come last.
  *
@@ -50,6 +54,7 @@
 #include "queue/finished.h"
 #include "queue/finished_ring.h"
 #include "queue/queue_table.h"
+#include "shmem/database_state.h"
 #include "storage/row.h"
 #include "storage/segment_recycle.h"
 #include "storage/segment_switch.h"
@@ -60,6 +65,7 @@
 #define TURN_MIN		USECS_PER_SEC
 #define RETRY_PAUSE		(10 * USECS_PER_SEC)	/* if a table cannot be
 												 * truncated */
+#define PAGES_AT_ONCE	64		/* of a table, read in one step */
 #define LOOK_PAUSE		USECS_PER_MINUTE	/* while there is no queue */
 
 /* How long the rows of a queue live */
@@ -70,6 +76,15 @@ typedef struct Keep
 								 * queue does not exist */
 } Keep;
 
+/* How far the table of a ring that becomes active next was read */
+typedef struct TableRead
+{
+	int			table;			/* NO_SEGMENT: none */
+	BlockNumber page;			/* the next one */
+	TimestampTz expiry;			/* when the last row in those before is too
+								 * old; DT_NOBEGIN if no queue asks for any */
+} TableRead;
+
 /* What the worker remembers */
 static Oid	remembered = InvalidOid;	/* of which extension */
 static uint64 queues_generation;	/* catalog_generation() when queues were
@@ -78,15 +93,16 @@ static int64 longest[FINISHED_RINGS];	/* _keep_finished of its queues, in
 										 * seconds */
 static int	nqueues;			/* with or without a history */
 static TimestampTz turn_at[FINISHED_RINGS]; /* it is not turned before */
+static TableRead reads[FINISHED_RINGS];
 
 static int64 keep_of(Relation rel, HeapTuple tuple);
 static bool count_queue(Relation rel, HeapTuple tuple, void *arg);
 static void read_queues(void);
 static int64 keep_seconds(HTAB *keeps, Relation queues, int32 id);
 static double size_of_table(int i);
-static TimestampTz last_expiry(Relation rel, int64 keep_max);
+static void read_pages(TableRead *read, Relation rel, int64 keep_max);
 static void truncate_table(int i, Relation rel);
-static bool empty_table(int i, int64 keep_max, TimestampTz *again);
+static bool empty_table(int i, int ring);
 static HeapTuple fetch_ring(Relation rel, int active);
 static TimestampTz switched_at(int active);
 static void make_active(int active, int next);
@@ -191,23 +207,25 @@ size_of_table(int i)
 	return size;
 }
 
-/*
- * Read a table with a new snapshot.  Returns when its last row is too old,
- * DT_NOBEGIN if no queue asks for any.
- */
-static TimestampTz
-last_expiry(Relation rel, int64 keep_max)
+/* Read the next pages of a table, with a new snapshot. */
+static void
+read_pages(TableRead *read, Relation rel, int64 keep_max)
 {
+	BlockNumber pages = RelationGetNumberOfBlocks(rel);
+	BlockNumber n = Min(PAGES_AT_ONCE, pages - Min(read->page, pages));
 	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	TableScanDesc scan = table_beginscan_strat(rel, snapshot, 0, NULL, true,
 											   false);
 	Relation	queues = catalog_open_queues(AccessShareLock);
 	HTAB	   *keeps = hash_create_blobs("histories of queues", sizeof(int32),
 										  sizeof(Keep), CurrentMemoryContext);
-	TimestampTz result = DT_NOBEGIN;
+	TimestampTz expiry = read->expiry;
 	HeapTuple	tuple;
 
-	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	if (n > 0)
+		heap_setscanlimits(scan, read->page, n);
+	while (n > 0 &&
+		   (tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
 	{
 		int64		keep;
 		TimestampTz finished_at;
@@ -224,14 +242,18 @@ last_expiry(Relation rel, int64 keep_max)
 													  Anum_finished_finished_at));
 
 		/* What was raised beyond the step holds for rows from then on. */
-		result = Max(result,
+		expiry = Max(expiry,
 					 finished_at + Min(keep, keep_max) * USECS_PER_SEC);
 	}
 	hash_destroy(keeps);
 	table_close(queues, AccessShareLock);
 	table_endscan(scan);
 	UnregisterSnapshot(snapshot);
-	return result;
+	ereport(DEBUG2,
+			(errmsg_internal("read %u pages of table %d of the history", n,
+							 read->table)));
+	read->page += n;
+	read->expiry = expiry;
 }
 
 /* Truncate a table that the caller has locked against writers. */
@@ -261,29 +283,57 @@ truncate_table(int i, Relation rel)
 }
 
 /*
- * Truncate a table, unless a row in it is to be kept, or it is locked: then
- * *again is set to when that may be over.  The caller commits.
+ * Read some of a table, and if that is the end, truncate it, unless a row in
+ * it is to be kept.  Returns whether it was truncated; otherwise turn_at says
+ * when to go on.  The caller has set that for the case that the table is
+ * locked, and commits.
  */
 static bool
-empty_table(int i, int64 keep_max, TimestampTz *again)
+empty_table(int i, int ring)
 {
+	TableRead  *read = &reads[ring];
+	int64		keep_max = finished_rings[ring].keep_max;
 	Oid			oid = catalog_oid(CATALOG_FINISHED_0 + i);
 	TimestampTz now = GetCurrentTimestamp();
 	Relation	rel;
-	TimestampTz expiry;
 	bool		result = false;
 
 	if (!ConditionalLockRelationOid(oid, ShareLock))
 		return false;
 	rel = catalog_open_locked(oid);
-	expiry = last_expiry(rel, keep_max);
+	if (read->table != i)
+	{
+		(void) database_take_history_table(i);
+		read->table = i;
+		read->page = 0;
+		read->expiry = DT_NOBEGIN;
+	}
+	read_pages(read, rel, keep_max);
+	if (read->page < RelationGetNumberOfBlocks(rel))
+		turn_at[ring] = DT_NOBEGIN;
+
+	/* A session has written into pages that we had read, or behind them. */
+	else if (database_take_history_table(i))
+	{
+		read->table = NO_SEGMENT;
+		turn_at[ring] = DT_NOBEGIN;
+	}
 
 	/* If the clock was set back, rows live for longer; we look meanwhile. */
-	if (expiry > now)
-		*again = Min(expiry, now + keep_max * USECS_PER_SEC);
+	else if (read->expiry > now)
+	{
+		read->table = NO_SEGMENT;
+		turn_at[ring] = Min(read->expiry, now + keep_max * USECS_PER_SEC);
+	}
+
+	/*
+	 * After a dump, or an error because a reader has not released its lock,
+	 * the table need not be read again.
+	 */
 	else if (!segment_has_dump())
 	{
 		truncate_table(i, rel);
+		read->table = NO_SEGMENT;
 		result = true;
 	}
 
@@ -388,8 +438,7 @@ turn_ring(int ring, TimestampTz *again)
 
 	/* If the table is locked, or an error follows. */
 	turn_at[ring] = now + RETRY_PAUSE;
-	if (size_of_table(next) == 0 ||
-		empty_table(next, r->keep_max, &turn_at[ring]))
+	if (size_of_table(next) == 0 || empty_table(next, ring))
 	{
 		make_active(active, next);
 		turn_at[ring] = DT_NOBEGIN;
@@ -404,6 +453,8 @@ turn_ring(int ring, TimestampTz *again)
 bool
 finished_ring_step(TimestampTz *again)
 {
+	static int	last_ring = 0;
+
 	*again = DT_NOEND;
 	if (catalog_active_finished(0) == NO_SEGMENT)
 		return false;
@@ -411,9 +462,16 @@ finished_ring_step(TimestampTz *again)
 	{
 		remembered = catalog_queue_oid();
 		queues_generation = 0;
+		for (int i = 0; i < FINISHED_RINGS; i++)
+			reads[i].table = NO_SEGMENT;
 	}
-	for (int ring = 0; ring < FINISHED_RINGS; ring++)
-		if (turn_ring(ring, again))
+
+	/* A ring with a large table must not keep the others from turning. */
+	for (int i = 0; i < FINISHED_RINGS; i++)
+	{
+		last_ring = (last_ring + 1) % FINISHED_RINGS;
+		if (turn_ring(last_ring, again))
 			return true;
+	}
 	return false;
 }

@@ -120,6 +120,7 @@ init_databases(void *area)
 		pg_atomic_init_u64(&state->map_evictions, 0);
 		pg_atomic_init_u64(&state->full_visit_at, 0);
 		pg_atomic_init_u32(&state->history_written, 0);
+		pg_atomic_init_u32(&state->history_tables, 0);
 		pg_atomic_init_u64(&state->batches_lost, 0);
 		pg_atomic_init_u32(&state->batches_displaced, 0);
 		for (int j = 0; j < WORKER_COUNTERS; j++)
@@ -234,6 +235,7 @@ database_find(Oid database, bool make)
 	for (int i = 0; i < WORKER_COUNTERS; i++)
 		pg_atomic_write_u64(&unused->counters[i], 0);
 	pg_atomic_write_u32(&unused->history_written, 0);
+	pg_atomic_write_u32(&unused->history_tables, 0);
 	unused->batches = 0;
 	depth_state_reset(&unused->depths);
 	pg_atomic_write_u32(&unused->ring.extension, InvalidOid);
@@ -408,14 +410,19 @@ database_map_evicted(DatabaseState *state, TimestampTz due)
 }
 
 /*
- * A row was written into the history: the worker has to look at its tables, a
- * little later.
+ * A row is about to be written into this table of the history, which is locked
+ * for that: the worker has to look at its tables, a little later.
  */
 void
-database_history_written(void)
+database_history_written(int table)
 {
-	if (mine == NULL || mine->database != MyDatabaseId ||
-		pg_atomic_read_u32(&mine->history_written) != 0)
+	uint32		bit = (uint32) 1 << table;
+
+	if (mine == NULL || mine->database != MyDatabaseId)
+		return;
+	if ((pg_atomic_read_u32(&mine->history_tables) & bit) == 0)
+		pg_atomic_fetch_or_u32(&mine->history_tables, bit);
+	if (pg_atomic_read_u32(&mine->history_written) != 0)
 		return;
 	pg_atomic_write_u32(&mine->history_written, 1);
 	database_wake(GetCurrentTimestamp() + HISTORY_PAUSE, false);
@@ -427,6 +434,16 @@ database_take_history_written(void)
 {
 	return mine != NULL && mine->database == MyDatabaseId &&
 		pg_atomic_exchange_u32(&mine->history_written, 0) != 0;
+}
+
+/* The same for one table, which the caller has locked against writers */
+bool
+database_take_history_table(int table)
+{
+	uint32		bit = (uint32) 1 << table;
+
+	return mine != NULL && mine->database == MyDatabaseId &&
+		(pg_atomic_fetch_and_u32(&mine->history_tables, ~bit) & bit) != 0;
 }
 
 /* Set the latch of this database's worker, whatever it waits for. */

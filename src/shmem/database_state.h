@@ -95,6 +95,9 @@ typedef struct DatabaseState
 	int			last_batch;		/* batches to be probed; protected by the lock
 								 * of batch_state.c */
 	pg_atomic_uint32 history_written;	/* 1: since the worker has looked */
+	pg_atomic_uint32 history_tables;	/* a bit for each table that was
+										 * written since the worker has begun
+										 * to read it */
 	pg_atomic_uint64 batches_lost;	/* how often all batches had to be probed */
 	pg_atomic_uint32 batches_displaced; /* 1: a batch that is to be probed
 										 * after a pause has lost its slot */
@@ -127,8 +130,9 @@ extern void database_wake(TimestampTz due, bool arrivals);
 extern void database_wake_worker(void);
 extern void database_wake_launcher(void);
 extern void database_start_launcher_by(void (*function) (void));
-extern void database_history_written(void);
+extern void database_history_written(int table);
 extern bool database_take_history_written(void);
+extern bool database_take_history_table(int table);
 extern void database_set_latch(DatabaseState *state);
 extern void database_map_evicted(DatabaseState *state, TimestampTz due);
 extern void database_vacate(Oid database);

@@ -91,6 +91,21 @@ is( value(
 
 $role->quit;
 
+# --- A table of the history ---
+
+# It has the rows of a queue that keeps them for two seconds.  The next one becomes active.
+value(
+	q{SELECT queue_create('history', '{"_keep_finished": 2}');
+	INSERT INTO queue_data.finished_17 (id, queue_id, pushed_at, finished_at, attempts, outcome, is_attempt)
+	SELECT i, q.id, now(), now() - interval '1 day', 1, 1, false
+	FROM queue_data.queue AS q, generate_series(1, 20000) AS i WHERE q.name = 'history'});
+my $pages = value(q{SELECT pg_relation_size('queue_data.finished_17') / 8192});
+value(q{SELECT queue_push('history', '1'); SELECT count(*) FROM queue_pop('history')});
+becomes(q{SELECT pg_relation_size('queue_data.finished_17')}, 0, 'rows that are too old are removed');
+my @read_pages = slurp_file($node->logfile) =~ /read (\d+) pages of table 17 of the history/g;
+cmp_ok(max(0, @read_pages), '<=', 100, 'their table is read in steps');
+is(sum0(@read_pages), $pages, 'and once');
+
 # --- Rates of groups ---
 
 # Behind many that are still needed there are as many that are not.
