@@ -94,6 +94,8 @@
 #include "storage/segment.h"
 #include "util/hash.h"
 
+#define DELAYED_AT_ONCE 4000	/* which the worker reads in one step */
+
 /*
  * The ring of lanes is being passed once.  Each lane that had something in
  * the beginning gives the same number of messages.
@@ -121,7 +123,7 @@ static bool lane_scan_step(ClaimScan *scan, ReserveRequest *request,
 static void give_range(ClaimScan *scan, const MessageRange *range, int space);
 static void give_freed(ClaimScan *scan, int nfree);
 static bool give_delayed(ClaimScan *scan, bool uncertain);
-static void give_delivered_delayed(ClaimScan *scan);
+static bool give_delivered_delayed(ClaimScan *scan, uint64 incarnation);
 static void take_of_lane(ClaimScan *scan, ReserveRequest *request,
 						 const MessageRange *range, Round *round);
 static void divide_wanted(Round *round, const ReserveRequest *request,
@@ -420,37 +422,56 @@ lane_scan_give_due(ClaimScan *scan)
 			message_scan_lock_error();
 		return true;
 	}
-	if (incarnation != 0)
-	{
-		give_delivered_delayed(scan);
-		availability_end_delivered(queue->id, incarnation);
-	}
+	if (incarnation == 0)
+		return false;
+	if (give_delivered_delayed(scan, incarnation))
+		return true;
+	availability_end_delivered(queue->id, incarnation);
 	return false;
 }
 
 /*
- * Add the delayed messages that were delivered before to what was delivered
- * of their lanes.  They are in no range of the map, but with a bound of 1
- * they block their groups.
+ * Add some of the delayed messages that were delivered before to what was
+ * delivered of their lanes.  They are in no range of the map, but with a bound
+ * of 1 they block their groups.  Returns false if there are no more.
  */
-static void
-give_delivered_delayed(ClaimScan *scan)
+static bool
+give_delivered_delayed(ClaimScan *scan, uint64 incarnation)
 {
+	/* How far they were read for this incarnation of the map */
+	static uint64 read_for = 0;
+	static int64 low;
 	ScanPass   *pass = &scan->pass;
 	LaneRanges *list = &pass->delivered;
+	int64		next = low;
+	int			nread = 0;
 	ScanRow		row;
+
+	/* It is another queue, or its map was cleared: read from the beginning. */
+	if (incarnation != read_for)
+		next = PG_INT64_MIN;
 
 	/* It does not become stale: only this process empties segments. */
 	claim_scan_push_snapshot(scan);
-	message_scan_add_delayed_list(pass->rows);
-	while (message_scan_next(pass->rows, &row))
+	message_scan_add_delayed_list(pass->rows, next);
+	while (nread < DELAYED_AT_ONCE && message_scan_next(pass->rows, &row))
+	{
 		scan_list_add_delivered(scan, &row);
+		next = row.form.id + 1;
+		nread++;
+	}
 	message_scan_end_parts(pass->rows);
 	if (message_scan_is_blocked(pass->rows))
 		message_scan_lock_error();
 	availability_learn_delivered(scan->request.queue->id, list->items,
 								 list->n);
 	list->n = 0;
+	ereport(DEBUG2,
+			(errmsg_internal("read %d delayed messages of queue number %d",
+							 nread, scan->request.queue->id)));
+	read_for = incarnation;
+	low = next;
+	return nread == DELAYED_AT_ONCE;
 }
 
 /* --- Taking messages of a lane --- */

@@ -226,15 +226,18 @@ message_scan_add_list(MessageScan *scan, int64 low)
 	} while (restart_if_stale(scan));
 }
 
-/* Add all delayed messages, due or not, in the order of ids. */
+/*
+ * Add all delayed messages, due or not, with ids from low on, in the order of
+ * ids.
+ */
 void
-message_scan_add_delayed_list(MessageScan *scan)
+message_scan_add_delayed_list(MessageScan *scan, int64 low)
 {
 	segment_refresh();
 	scan->order = ORDER_ID;
 	scan->everywhere = true;
 	do
-		add_delayed_parts(scan, PG_INT64_MIN, PG_INT64_MAX);
+		add_delayed_parts(scan, low, PG_INT64_MAX);
 	while (restart_if_stale(scan));
 }
 

@@ -53,7 +53,7 @@ extern void message_scan_add_range(MessageScan *scan,
 								   const MessageRange *range,
 								   MessageRanges *insertions);
 extern void message_scan_add_list(MessageScan *scan, int64 low);
-extern void message_scan_add_delayed_list(MessageScan *scan);
+extern void message_scan_add_delayed_list(MessageScan *scan, int64 low);
 extern void message_scan_end_range(MessageScan *scan);
 extern void message_scan_end_parts(MessageScan *scan);
 

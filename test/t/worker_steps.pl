@@ -89,6 +89,21 @@ is( value(
 	'2',
 	'and the bound holds');
 
+# Delayed messages are in none of the lanes; they are read at the end.
+my $delayed = 10000;
+value(
+	qq{SELECT queue_create('delayed', '{"_group_concurrency": 1}');
+	SELECT queue_push_batch('delayed', ARRAY(SELECT to_jsonb(i) FROM generate_series(1, $delayed) AS i),
+		delay => 3600, group_keys => ARRAY(SELECT (i % 100)::text FROM generate_series(1, $delayed) AS i)) IS NOT NULL});
+my $size = -s $node->logfile;
+is(value(q{SELECT queue_update('delayed', '{"_group_concurrency": 2}') IS NOT NULL}), 't', 'a bound of delayed messages');
+my $id = value(q{SELECT id FROM queue_data.queue WHERE name = 'delayed'});
+my $read_delayed = sub { return slurp_file($node->logfile, $size) =~ /read (\d+) delayed messages of queue number $id/g };
+$until = time + 180;
+sleep 0.1 while sum0($read_delayed->()) < $delayed && time < $until;
+is(sum0($read_delayed->()), $delayed, 'all are read once');
+cmp_ok(max(0, $read_delayed->()), '<=', 4000, 'in steps');
+
 $role->quit;
 
 # --- A table of the history ---
