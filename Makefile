@@ -28,6 +28,12 @@ PG_CPPFLAGS = -I$(srcdir)/src
 # parameters that the server gives them.
 PG_CFLAGS = -fvisibility=hidden -Wno-unused-parameter
 
+# ASSERT=1: with assertions, for any server.  A server that was built without them
+# has what they call, too, and its structures are the same.
+ifeq ($(ASSERT),1)
+PG_CPPFLAGS += -DUSE_ASSERT_CHECKING
+endif
+
 # No bitcode for the server's JIT compiler: nothing here gains from being inlined,
 # and a server that still runs an older library would inline parts of this one.
 override with_llvm = no

@@ -90,7 +90,7 @@ sandbox_first_run()
 	# id is $!, since a background process leads none so far.  A script
 	# that does not lie in test/ says in sandbox_script where it does.
 	setsid $sandbox_as env -i QUEUE_SANDBOX="$sandbox_dir" \
-		PG_CONFIG="$PG_CONFIG" HOME="$sandbox_dir" \
+		PG_CONFIG="$PG_CONFIG" HOME="$sandbox_dir" ASSERT="${ASSERT-}" \
 		USER="${sandbox_user:-$(id -un)}" LOGNAME="${sandbox_user:-$(id -un)}" \
 		TMPDIR="$sandbox_dir/tmp" LC_ALL=C.UTF-8 TERM="${TERM:-dumb}" \
 		PATH="$sandbox_path:$sandbox_dir/unpacked/usr/sbin" \
