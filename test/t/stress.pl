@@ -38,7 +38,7 @@ $ENV{PGHOST} = $node->host;
 $ENV{PGPORT} = $node->port;
 $ENV{PGDATABASE} = 'postgres';
 my ($out, $err) = run_command(
-	[ $^X, "$dir/load", '-s', $seconds, '-c', $sessions ]);
+	[ $^X, "$dir/load", '-s', $seconds, '-n', 40, '-c', $sessions ]);
 note $out;
 diag $err if $err ne '';
 is(join("\n", grep { /^unexpected/ } split /\n/, $out),
