@@ -338,8 +338,11 @@ depth_begin_recount(void)
 	shared->xmin = snapshot->xmin;
 	shared->xmax = snapshot->xmax;
 	shared->n = snapshot->xcnt;
-	memcpy(shared->xids, snapshot->xip,
-		   Min(snapshot->xcnt, XIDS_MAX) * sizeof(TransactionId));
+
+	/* Without transactions it has no array. */
+	if (snapshot->xcnt > 0)
+		memcpy(shared->xids, snapshot->xip,
+			   Min(snapshot->xcnt, XIDS_MAX) * sizeof(TransactionId));
 	pg_write_barrier();
 	pg_atomic_write_u64(&state->generation, generation);
 	LWLockRelease(&shared->lock);
