@@ -16,7 +16,7 @@ SELECT queue_push('q', '{"n": 2}') AS id2 \gset
 -- Not before it was claimed that many times, and only when its claim ends.
 SELECT claim_id AS claim, claim_count FROM queue_claim('q', 600, 60, 1) \gset
 SELECT :claim_count;
-SELECT claim_release('q', :'claim');
+SELECT claim_release('q', :'claim', failed => true);
 SELECT total FROM queue_stats('morgue');
 SELECT claim_id AS claim, claim_count FROM queue_claim('q', 600, 60, 1) \gset
 SELECT :claim_count;
@@ -25,7 +25,7 @@ SELECT claim_renew('q', :'claim', 600) IS NOT NULL AS renewed;
 SELECT free, claimed, total FROM queue_stats('q');
 SELECT total FROM queue_stats('morgue');
 -- released for the last time
-SELECT claim_release('q', :'claim');
+SELECT claim_release('q', :'claim', failed => true);
 SELECT count(*) FROM message_get('q', :id1);
 SELECT free, claimed, delayed, total FROM queue_stats('q');
 -- a new message there: id, age, ttl; with its body, its count and its origin
@@ -55,7 +55,7 @@ SELECT total FROM queue_stats('q');
 -- and when a pop meets it
 SELECT queue_push('q', '{"n": 3}') AS id3 \gset
 SELECT claim_id AS claim FROM queue_claim('q', 600, 60) \gset
-SELECT claim_release('q', :'claim');
+SELECT claim_release('q', :'claim', failed => true);
 SELECT claim_id AS claim FROM queue_claim('q', 1, 60) \gset
 SELECT pg_sleep(1.1);
 SELECT count(*) FROM queue_pop('q', 10);
@@ -66,7 +66,7 @@ SELECT total FROM queue_stats('q');
 -- A claim skips exhausted messages and goes on to the others.
 SELECT queue_push_batch('q', '{"\"dead\"", "\"dead, too\"", "\"alive\""}') IS NOT NULL AS pushed;
 SELECT min(claim_id) AS claim FROM queue_claim('q', 600, 60, 2) \gset
-SELECT claim_release('q', :'claim');
+SELECT claim_release('q', :'claim', failed => true);
 SELECT min(claim_id) AS claim FROM queue_claim('q', 1, 60, 2) \gset
 SELECT pg_sleep(1.1);
 SELECT body, claim_count FROM queue_claim('q', 600, 60, 1);
@@ -78,10 +78,10 @@ SELECT queue_create('q', '{"_max_claim_count": 2, "_dead_letter_queue": "morgue"
 SELECT queue_purge('morgue');
 SELECT queue_push('q', '"old"') > 0 AS pushed;
 SELECT claim_id AS claim FROM queue_claim('q', 600, 60) \gset
-SELECT claim_release('q', :'claim');
+SELECT claim_release('q', :'claim', failed => true);
 SELECT queue_push('q', '"young"') > 0 AS pushed;
 SELECT min(claim_id) AS claim FROM queue_claim('q', 600, 60) \gset
-SELECT claim_release('q', :'claim', 100);
+SELECT claim_release('q', :'claim', 100, failed => true);
 SELECT body, claim_count FROM queue_messages('q', include_delayed => true);
 SELECT free, delayed FROM queue_stats('q');
 SELECT body FROM queue_dead_letters('morgue');
@@ -90,10 +90,10 @@ SELECT ttl FROM queue_messages('morgue');
 -- rolled back
 SELECT queue_push('q', '"back"') > 0 AS pushed;
 SELECT claim_id AS claim FROM queue_claim('q', 600, 60) \gset
-SELECT claim_release('q', :'claim');
+SELECT claim_release('q', :'claim', failed => true);
 SELECT claim_id AS claim FROM queue_claim('q', 600, 60) \gset
 BEGIN;
-SELECT claim_release('q', :'claim');
+SELECT claim_release('q', :'claim', failed => true);
 SELECT body FROM queue_dead_letters('morgue');
 ROLLBACK;
 SELECT body FROM queue_dead_letters('morgue');
@@ -104,7 +104,7 @@ SELECT claim_complete('q', :'claim');
 SELECT queue_create('one', '{"_max_claim_count": 1}');
 SELECT queue_push('one', '1', 700) > 0 AS pushed;
 SELECT claim_id AS claim FROM queue_claim('one', 600, 60) \gset
-SELECT claim_release('one', :'claim');
+SELECT claim_release('one', :'claim', failed => true);
 SELECT name, metadata, paused FROM queue_get('one.dead');
 SELECT body, origin_queue, claim_count FROM queue_dead_letters('one.dead');
 SELECT body, ttl FROM queue_messages('one.dead');
@@ -115,7 +115,7 @@ SET queue.auto_create = on;
 SELECT queue_push('strict', '1') > 0 AS pushed;
 SET queue.auto_create = off;
 SELECT claim_id AS claim FROM queue_claim('strict', 600, 60) \gset
-SELECT claim_release('strict', :'claim');
+SELECT claim_release('strict', :'claim', failed => true);
 SELECT body FROM queue_dead_letters('strict.dead');
 RESET queue.auto_create;
 
@@ -123,18 +123,18 @@ RESET queue.auto_create;
 -- one, becomes a dead letter.
 SELECT queue_push('free', '1') AS id1 \gset
 SELECT claim_id AS claim FROM queue_claim('free', 600, 60) \gset
-SELECT claim_release('free', :'claim');
+SELECT claim_release('free', :'claim', failed => true);
 SELECT claim_id AS claim FROM queue_claim('free', 600, 60) \gset
-SELECT claim_release('free', :'claim');
+SELECT claim_release('free', :'claim', failed => true);
 SELECT claim_id AS claim FROM queue_claim('free', 600, 60) \gset
-SELECT claim_release('free', :'claim');
+SELECT claim_release('free', :'claim', failed => true);
 SELECT body, claim_count FROM queue_messages('free');
 SELECT queue_exists('free.dead');
 -- a bound that is set later applies to earlier claims
 SELECT queue_update('free', '{"_max_claim_count": 4}');
 SELECT body, claim_count FROM queue_claim('free', 600, 60);
 SELECT claim_id AS claim FROM message_get('free', :id1) \gset
-SELECT claim_release('free', :'claim');
+SELECT claim_release('free', :'claim', failed => true);
 SELECT body, claim_count FROM queue_dead_letters('free.dead');
 SELECT queue_push('one', '2') > 0 AS pushed;
 SELECT queue_purge('one.dead');
@@ -157,7 +157,7 @@ SELECT queue_update('q', '{"_max_claim_count": 1}');
 SELECT queue_purge('q');
 SELECT count(queue_push('q', to_jsonb(i))) FROM generate_series(1, 12) i;
 SELECT min(claim_id) AS claim FROM queue_claim('q', 600, 60, 100) \gset
-SELECT claim_release('q', :'claim');
+SELECT claim_release('q', :'claim', failed => true);
 SELECT array_agg(body) FROM queue_dead_letters('morgue');
 SELECT array_agg(body) FROM queue_dead_letters('morgue', 3);
 SELECT array_agg(body) FROM queue_dead_letters('morgue', 10000);
@@ -184,13 +184,13 @@ SELECT queue_create('s1', '{"_max_claim_count": 1, "_dead_letter_queue": "s2"}')
 SELECT queue_update('s2', '{"_max_claim_count": 2, "_dead_letter_queue": "s3"}');
 SELECT queue_push('s1', '1') > 0 AS pushed;
 SELECT claim_id AS claim FROM queue_claim('s1', 600, 60) \gset
-SELECT claim_release('s1', :'claim');
+SELECT claim_release('s1', :'claim', failed => true);
 SELECT body, origin_queue, claim_count FROM queue_dead_letters('s2');
 SELECT claim_id AS claim FROM queue_claim('s2', 600, 60) \gset
-SELECT claim_release('s2', :'claim');
+SELECT claim_release('s2', :'claim', failed => true);
 -- it has as many attempts there as that queue allows
 SELECT claim_id AS claim FROM queue_claim('s2', 600, 60) \gset
-SELECT claim_release('s2', :'claim');
+SELECT claim_release('s2', :'claim', failed => true);
 SELECT total FROM queue_stats('s2');
 SELECT body, origin_queue FROM queue_dead_letters('s3');
 
@@ -199,7 +199,40 @@ SELECT queue_push('s1', '2') > 0 AS pushed;
 SELECT claim_id AS claim FROM queue_claim('s1', 600, 60) \gset
 SELECT queue_pause('s1');
 SELECT queue_pause('s2');
-SELECT claim_release('s1', :'claim');
+SELECT claim_release('s1', :'claim', failed => true);
 SELECT body FROM queue_dead_letters('s2');
+
+-- What is given back without having failed is no attempt, however often; that it
+-- was delivered stays known.
+SELECT queue_create('deploys', '{"_max_claim_count": 2}');
+SELECT queue_push_batch('deploys', '{1, 2, 3}') IS NOT NULL AS pushed;
+SELECT claim_id AS claim FROM queue_claim('deploys', 600, 60, 3) LIMIT 1 \gset
+SELECT claim_release('deploys', :'claim');
+SELECT claim_id AS claim FROM queue_claim('deploys', 600, 60, 3) LIMIT 1 \gset
+SELECT claim_release('deploys', :'claim', 0, false);
+SELECT claim_id AS claim, min(id) AS first FROM queue_claim('deploys', 600, 60, 3) GROUP BY 1 \gset
+SELECT count(*) FROM queue_step('deploys', :'claim', ARRAY[:first], "limit" => 0);
+SELECT body, claim_count FROM queue_messages('deploys');
+SELECT body, claim_count, attributes FROM queue_data.message
+    WHERE queue = 'deploys' ORDER BY id;
+SELECT claim_id AS claim, claim_count FROM queue_claim('deploys', 600, 60, 1) \gset
+SELECT :claim_count;
+-- a failed attempt counts, and keeps what was given back
+SELECT message_retry('deploys', id, claim_id, 'e', 0) IS NOT NULL AS retried
+    FROM claim_messages('deploys', :'claim');
+SELECT body, claim_count, attributes FROM queue_data.message
+    WHERE queue = 'deploys' ORDER BY id;
+SELECT claim_id AS claim, claim_count FROM queue_claim('deploys', 600, 60, 1) \gset
+SELECT :claim_count, claim_release('deploys', :'claim', failed => true);
+SELECT body, reason, last_error, claim_count FROM queue_dead_letters('deploys.dead');
+-- so does one that a transaction takes back
+BEGIN;
+SELECT claim_release('deploys', claim_id) FROM queue_claim('deploys', 600, 60, 1);
+ROLLBACK;
+SELECT claim_count, attributes FROM queue_data.message WHERE queue = 'deploys';
+-- of a dead letter, too
+SELECT claim_release('deploys.dead', claim_id) FROM queue_claim('deploys.dead', 600, 60, 1);
+SELECT body, claim_count FROM queue_dead_letters('deploys.dead');
+SELECT claim_release('deploys', 'x', 0, NULL);
 
 DROP EXTENSION queue;

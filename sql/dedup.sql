@@ -32,7 +32,7 @@ SELECT queue_push('q', '"second"', dedup_key => 'k') AS id2 \gset
 SELECT :id2 IS NOT NULL AS pushed;
 SELECT queue_push('q', '"third"', dedup_key => 'k') IS NULL AS dropped;
 -- and neither gets stuck when the first is free again
-SELECT claim_release('q', :'claim');
+SELECT claim_release('q', :'claim', failed => true);
 SELECT queue_push('q', '"third"', dedup_key => 'k') IS NULL AS dropped;
 SELECT body FROM messages_get('q', ARRAY[:id1, :id2]);
 SELECT queue_purge('q');
@@ -40,11 +40,11 @@ SELECT queue_purge('q');
 -- A message that is free again has its key again.
 SELECT queue_push('r', '1', dedup_key => 'k') AS id1 \gset
 SELECT claim_id AS claim FROM queue_claim('r', 600, 60) \gset
-SELECT claim_release('r', :'claim');
+SELECT claim_release('r', :'claim', failed => true);
 SELECT queue_push('r', '2', dedup_key => 'k') IS NULL AS dropped;
 -- after a delay as well
 SELECT claim_id AS claim FROM queue_claim('r', 600, 60) \gset
-SELECT claim_release('r', :'claim', 100);
+SELECT claim_release('r', :'claim', 100, failed => true);
 SELECT queue_push('r', '2', dedup_key => 'k') IS NULL AS dropped;
 SELECT message_delete('r', :id1);
 -- and by expiry of its claim
@@ -57,9 +57,9 @@ SELECT body FROM queue_messages('r');
 SELECT claim_id AS claim3 FROM queue_claim('r', 600, 60) \gset
 SELECT queue_push('r', '5', dedup_key => 'k') AS id5 \gset
 SELECT claim_id AS claim5 FROM queue_claim('r', 600, 60) \gset
-SELECT claim_release('r', :'claim5');
+SELECT claim_release('r', :'claim5', failed => true);
 SELECT message_delete('r', :id5);
-SELECT claim_release('r', :'claim3');
+SELECT claim_release('r', :'claim3', failed => true);
 SELECT queue_push('r', '6', dedup_key => 'k') IS NULL AS dropped;
 SELECT queue_purge('r');
 -- or was claimed
@@ -67,9 +67,9 @@ SELECT queue_push('r', '7', dedup_key => 'k') AS id7 \gset
 SELECT claim_id AS claim7 FROM queue_claim('r', 600, 60) \gset
 SELECT queue_push('r', '8', dedup_key => 'k') AS id8 \gset
 SELECT claim_id AS claim8 FROM queue_claim('r', 600, 60) \gset
-SELECT claim_release('r', :'claim7');
+SELECT claim_release('r', :'claim7', failed => true);
 SELECT queue_push('r', '9', dedup_key => 'k') IS NULL AS dropped;
-SELECT claim_release('r', :'claim8');
+SELECT claim_release('r', :'claim8', failed => true);
 SELECT queue_push('r', '9', dedup_key => 'k') IS NULL AS dropped;
 SELECT body FROM queue_claim('r', 600, 60);
 SELECT queue_push('r', '10', dedup_key => 'k') IS NULL AS dropped;
@@ -95,7 +95,7 @@ SELECT body FROM queue_messages('s');
 SELECT queue_create('t', '{"_max_claim_count": 1}');
 SELECT queue_push('t', '1', dedup_key => 'k') IS NULL AS dropped;
 SELECT claim_id AS claim FROM queue_claim('t', 600, 60) \gset
-SELECT claim_release('t', :'claim');
+SELECT claim_release('t', :'claim', failed => true);
 SELECT body FROM queue_dead_letters('t.dead');
 SELECT queue_push('t', '2', dedup_key => 'k') IS NULL AS dropped;
 SELECT queue_push('t.dead', '3', dedup_key => 'k') IS NULL AS dropped;
@@ -117,7 +117,7 @@ SELECT body FROM queue_messages('u');
 SELECT queue_push('v', '1', delay => 1, dedup_key => 'k') AS id1 \gset
 SELECT pg_sleep(1.1);
 SELECT claim_id AS claim FROM queue_claim('v', 600, 60) \gset
-SELECT claim_release('v', :'claim');
+SELECT claim_release('v', :'claim', failed => true);
 SELECT queue_push('v', '2', dedup_key => 'k') IS NULL AS dropped;
 
 -- A rollback frees the key, or restores it.

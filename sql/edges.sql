@@ -26,7 +26,7 @@ SET queue.min_claim_grace = 0;
 -- a redrive over dead letters with gaps between them
 SELECT queue_create('gaps', '{"_max_claim_count": 1}');
 SELECT count(queue_push('gaps', to_jsonb(i))) FROM generate_series(1, 300) i;
-SELECT claim_release('gaps', claim_id)
+SELECT claim_release('gaps', claim_id, failed => true)
 FROM queue_claim('gaps', 60, 60, 300) LIMIT 1;
 SELECT count(message_delete('gaps.dead', id))
 FROM (SELECT id, row_number() OVER () AS n
@@ -50,7 +50,7 @@ SELECT free, claimed, delayed FROM queue_stats('due');
 SET queue.client_id = 'me';
 SELECT queue_create('own', '{"_max_claim_count": 1}');
 SELECT queue_push('own', '"x"') > 0 AS pushed;
-SELECT claim_release('own', claim_id) FROM queue_claim('own', 60, 60);
+SELECT claim_release('own', claim_id, failed => true) FROM queue_claim('own', 60, 60);
 SELECT body FROM queue_messages('own.dead');
 SELECT queue_redrive('own.dead');
 SELECT body FROM queue_messages('own');
@@ -70,7 +70,7 @@ SELECT queue_create('narrow', '{"_max_claim_count": 1}');
 SELECT queue_grant('narrow', 'regress_edges_a', 'claim');
 SELECT queue_push('narrow', '"secret"') > 0 AS pushed;
 SET ROLE regress_edges_a;
-SELECT claim_release('narrow', claim_id) FROM queue_claim('narrow', 60, 60);
+SELECT claim_release('narrow', claim_id, failed => true) FROM queue_claim('narrow', 60, 60);
 SELECT body FROM queue_dead_letters('narrow.dead');
 SET ROLE regress_edges_b;
 \set VERBOSITY sqlstate
@@ -86,7 +86,7 @@ SELECT queue_create('squat.dead');
 RESET ROLE;
 SELECT queue_push('squat', '"secret"') > 0 AS pushed;
 SELECT claim_id FROM queue_claim('squat', 60, 60) \gset
-SELECT claim_release('squat', :'claim_id');
+SELECT claim_release('squat', :'claim_id', failed => true);
 SELECT count(*) FROM queue_claim('squat', 60, 60);
 SELECT total FROM queue_stats('squat');
 SELECT total FROM queue_stats('squat.dead');
@@ -99,7 +99,7 @@ SELECT total FROM queue_stats('squat.dead');
 -- of many that were claimed too often, one claim moves a hundred
 SELECT queue_push_batch('many', array_agg(to_jsonb(i))) IS NOT NULL AS pushed
 FROM generate_series(1, 250) i;
-SELECT claim_release('many', claim_id)
+SELECT claim_release('many', claim_id, failed => true)
 FROM queue_claim('many', 60, 60, 250) LIMIT 1;
 SELECT queue_update('many', '{"_max_claim_count": 1}');
 SELECT count(*) FROM queue_claim('many', 60, 60, 1);

@@ -91,7 +91,7 @@ $$;
 -- The ends of the claims of these messages
 CREATE FUNCTION pg_temp.release(q text, VARIADIC bodies text[])
 RETURNS bigint LANGUAGE sql AS $$
-    SELECT sum(claim_release(q, claim_id))
+    SELECT sum(claim_release(q, claim_id, failed => true))
     FROM (SELECT DISTINCT claim_id FROM taken WHERE body = ANY (bodies)) AS c
 $$;
 CREATE FUNCTION pg_temp.complete(q text, VARIADIC bodies text[])
@@ -242,7 +242,7 @@ SELECT pg_temp.take('b', 10);
 SELECT pg_temp.push('b', 'a', 6, 9);
 SELECT pg_temp.retry('b', 'a4', 1000);
 SELECT pg_temp.take('b', 10);
-SELECT claim_release('b', claim_id, 1000) FROM taken WHERE body = 'a5';
+SELECT claim_release('b', claim_id, 1000, failed => true) FROM taken WHERE body = 'a5';
 SELECT pg_temp.take('b', 10);
 SELECT claim_renew('b', claim_id, 1) IS NOT NULL AS shorter FROM taken WHERE body = 'a6';
 SELECT pg_temp.take('b', 10);
@@ -431,7 +431,7 @@ SELECT queue_drop('f');
 SELECT queue_create('f', '{"_group_concurrency": 1}');
 SELECT pg_temp.push('f', 'a', 1, 2), pg_temp.push('f', 'b', 1, 2);
 SELECT pg_temp.take('f', 1, 1);
-SELECT pg_temp.retry('f', 'a1', 2), claim_release('f', claim_id, 2) FROM taken WHERE body = 'b1';
+SELECT pg_temp.retry('f', 'a1', 2), claim_release('f', claim_id, 2, failed => true) FROM taken WHERE body = 'b1';
 SELECT queue_push('f', '"a9"', priority => 9, group_key => 'a') > 0 AS pushed;
 SELECT pg_temp.push('f', 'c', 1, 1);
 SELECT pg_temp.take('f', 10), pg_temp.pop('f', 10);
@@ -485,7 +485,7 @@ SELECT queue_drop('f');
 SELECT queue_create('f', '{"_group_concurrency": 1}');
 SELECT queue_push('f', '"a1"', 2, group_key => 'a') > 0 AS pushed;
 SELECT pg_temp.push('f', 'a', 2, 2);
-SELECT claim_release('f', claim_id, 1000), body FROM queue_claim('f', 1, 0, 10);
+SELECT claim_release('f', claim_id, 1000, failed => true), body FROM queue_claim('f', 1, 0, 10);
 SELECT pg_temp.take('f', 10);
 SELECT pg_sleep(2.1);
 SELECT pg_temp.take('f', 10);
@@ -542,7 +542,7 @@ SELECT count(*) FROM queue_data.message WHERE queue = 'f';
 SELECT count(*) FROM queue_messages('morgue');
 -- also while it is delayed
 SELECT pg_temp.push('f', 'b', 1, 2), pg_temp.take('f', 10);
-SELECT claim_release('f', claim_id, 1000) FROM taken WHERE body = 'b1';
+SELECT claim_release('f', claim_id, 1000, failed => true) FROM taken WHERE body = 'b1';
 SELECT pg_temp.take('f', 10);
 SELECT queue_update('f', '{"_max_claim_count": 9}') IS NOT NULL AS more;
 SELECT pg_temp.release('f', 'b2'), pg_temp.take('f', 10);
@@ -587,7 +587,7 @@ SELECT job_root('f', 'r') AS old \gset
 SELECT queue_push('f', jsonb_build_object('n', 1) || :'old', group_key => 'a') > 0 AS pushed;
 SELECT queue_push('f', '{"n": 2}', group_key => 'a') > 0 AS pushed;
 SELECT claim_id AS claim, body -> 'n' AS n FROM queue_claim('f', 300, 0, 10) \gset
-SELECT :'n' AS n, job_root('f', 'r') IS NOT NULL AS newer, claim_release('f', :'claim');
+SELECT :'n' AS n, job_root('f', 'r') IS NOT NULL AS newer, claim_release('f', :'claim', failed => true);
 SELECT body -> 'n' AS n FROM queue_claim('f', 300, 0, 10);
 SELECT queue_drop('f');
 
@@ -771,7 +771,7 @@ SELECT string_agg(body::text, ' ' ORDER BY id) FROM claim_messages('far', :'clai
 SELECT message_count FROM claim_get('far', :'claim_id');
 SELECT claim_renew('far', :'claim_id', 300) IS NOT NULL AS renewed;
 SELECT message_delete('far', min(id), :'claim_id') FROM claim_messages('far', :'claim_id');
-SELECT claim_release('far', :'claim_id');
+SELECT claim_release('far', :'claim_id', failed => true);
 SELECT pg_temp.reads() - :before < 500 AS few;
 SELECT count(*) FROM claim_messages('far', :'claim_id');
 ROLLBACK;

@@ -78,7 +78,7 @@ SELECT pg_sleep(1.1);
 SELECT pg_temp.shown(m), m.claim_id AS claim FROM queue_claim('work', 60, 60) AS m \gset
 \echo :shown
 SELECT claim_renew('work', :'claim', 100) IS NOT NULL AS renewed;
-SELECT claim_release('work', :'claim', 1);
+SELECT claim_release('work', :'claim', 1, failed => true);
 SELECT pg_sleep(1.1);
 SELECT pg_temp.shown(m), m.claim_id AS claim FROM queue_claim('work', 60, 60) AS m \gset
 \echo :shown

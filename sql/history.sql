@@ -29,7 +29,16 @@ FROM queue_finished('q', "limit" => 10000) AS f;
 -- Without _keep_finished nothing is written.
 SELECT queue_push('quiet', '1') AS m \gset
 SELECT claim_id AS c FROM queue_claim('quiet') \gset
+SET client_min_messages = notice;
 SELECT message_complete('quiet', :m, :'c', '1');
+-- It was thrown away: a notice says so once for a queue.
+SELECT queue_push_batch('quiet', '{1, 2}') IS NOT NULL AS pushed;
+SELECT message_complete('quiet', id, claim_id, '1') FROM queue_claim('quiet', "limit" => 1);
+SELECT message_complete('quiet', id, claim_id) FROM queue_claim('quiet');
+SELECT queue_push_batch('other', '{1, 2}') IS NOT NULL AS pushed;
+SELECT message_complete('other', id, claim_id) FROM queue_claim('other', "limit" => 1);
+SELECT message_complete('other', id, claim_id, 'null') FROM queue_claim('other');
+SET client_min_messages = warning;
 SELECT count(*) FROM queue_finished('quiet');
 SELECT message_result('quiet', :m);
 SELECT sum(pg_relation_size(oid)) AS bytes FROM pg_class

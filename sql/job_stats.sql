@@ -29,7 +29,7 @@ SELECT claim_id AS claim FROM claim_next('q', :'claim', 600, 60, 1) \gset
 SELECT body FROM queue_pop('q');
 SELECT claimed, completed FROM job_stats('q');
 -- neither a release nor a delete without a claim
-SELECT claim_release('q', :'claim');
+SELECT claim_release('q', :'claim', failed => true);
 SELECT messages_delete('q', array_agg(id)) FROM queue_messages('q');
 SELECT queue_push('q', '1') > 0 AS pushed;
 SELECT queue_purge('q');
@@ -93,7 +93,7 @@ SELECT q, (job_stats(q)).expired
 SELECT queue_create('a', '{"_max_claim_count": 1}');
 SELECT queue_push_batch('a', '{1, 2, 3}') IS NOT NULL AS pushed;
 SELECT message_retry('a', id, claim_id, 'failed') IS NULL AS dead FROM queue_claim('a', 600, 60, 1);
-SELECT claim_release('a', claim_id) FROM queue_claim('a', 600, 60, 1);
+SELECT claim_release('a', claim_id, failed => true) FROM queue_claim('a', 600, 60, 1);
 SELECT count(*) FROM queue_claim('a', 1, 0, 1);
 SELECT pg_sleep(1.1);
 SELECT count(*) FROM queue_claim('a', 600, 60, 1);

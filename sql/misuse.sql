@@ -147,14 +147,14 @@ SELECT * FROM claim_next('q', 'no such claim', 60, 60);
 SELECT claim_renew('q', :'claim', NULL);
 SELECT claim_renew('q', :'claim', 59);
 SELECT claim_renew('q', :'claim', 60, 43201);
-SELECT claim_release('q', :'claim', NULL);
-SELECT claim_release('q', :'claim', -1);
+SELECT claim_release('q', :'claim', NULL, failed => true);
+SELECT claim_release('q', :'claim', -1, failed => true);
 SELECT claim_complete('q', NULL);
 SELECT claim_complete('q', 'no such claim');
 SELECT queue_create('d', '{"_max_claim_count": 1}');
 SELECT queue_push('d', '1') > 0 AS pushed;
 SELECT claim_id AS dead FROM queue_claim('d', 60, 60) \gset
-SELECT claim_release('d', :'dead');
+SELECT claim_release('d', :'dead', failed => true);
 SET queue.auto_create = off;
 SELECT queue_redrive('d.dead', 'unknown');
 RESET queue.auto_create;

@@ -407,7 +407,7 @@ RESET ROLE;
 -- it belongs to the owner of the source, although a consumer released it
 SET ROLE regress_queue_consumer;
 SELECT claim_id AS claim FROM queue_claim('source', 600, 60) \gset
-SELECT claim_release('source', :'claim');
+SELECT claim_release('source', :'claim', failed => true);
 RESET ROLE;
 SELECT name, owner FROM queue_data.queue WHERE name = 'open';
 SELECT body, origin_queue FROM queue_dead_letters('open');
@@ -422,7 +422,7 @@ RESET ROLE;
 SELECT queue_grant('morgue', 'regress_queue_team', 'push');
 SET ROLE regress_queue_consumer;
 SELECT claim_id AS claim FROM queue_claim('source/2', 600, 60) \gset
-SELECT claim_release('source/2', :'claim');
+SELECT claim_release('source/2', :'claim', failed => true);
 SET client_min_messages = error;
 SELECT count(*) FROM queue_claim('source/2', 600, 60);
 SELECT count(*) FROM queue_pop('source/2');
@@ -446,7 +446,7 @@ SELECT queue_create('source/3', '{"_max_claim_count": 1, "_dead_letter_queue": "
 SELECT queue_push('source/3', '3') > 0 AS pushed;
 SET ROLE regress_queue_consumer;
 SELECT claim_id AS claim FROM queue_claim('source/3', 600, 60) \gset
-SELECT claim_release('source/3', :'claim');
+SELECT claim_release('source/3', :'claim', failed => true);
 RESET ROLE;
 SELECT total FROM queue_stats('source/3');
 SELECT total FROM queue_stats('source/3.dead');
@@ -508,7 +508,7 @@ SELECT public.queue_create('trap', '{"_max_claim_count": 1}');
 SELECT public.queue_push('trap', '1', 600, 0, 0, 'k') OPERATOR(pg_catalog.>) 0 AS pushed;
 SELECT public.queue_push('trap', '1', 600, 0, 0, 'k') IS NULL AS dropped;
 SELECT claim_id AS claim FROM public.queue_claim('trap', 60, 60) \gset
-SELECT public.claim_release('trap', :'claim');
+SELECT public.claim_release('trap', :'claim', failed => true);
 SELECT body FROM public.queue_dead_letters('trap.dead');
 SELECT public.queue_redrive('trap.dead');
 SELECT body FROM public.queue_pop('trap', 1);

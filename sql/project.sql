@@ -38,7 +38,7 @@ SELECT name, metadata, paused FROM queue_list();
 SELECT count(*) FROM claim_get('q', :'blue');
 SELECT count(*) FROM claim_messages('q', :'blue');
 SELECT claim_renew('q', :'blue', 600);
-SELECT claim_release('q', :'blue');
+SELECT claim_release('q', :'blue', failed => true);
 SELECT claim_complete('q', :'blue');
 SELECT message_delete('q', :blue1, :'blue');
 SELECT message_delete('q', :red1, :'blue');
@@ -82,7 +82,7 @@ SET queue.project = 'red';
 SELECT queue_create('q', '{"_max_claim_count": 1}');
 SELECT queue_push('q', '"dies"') > 0 AS pushed;
 SELECT claim_id AS claim FROM queue_claim('q', 600, 60) \gset
-SELECT claim_release('q', :'claim');
+SELECT claim_release('q', :'claim', failed => true);
 SELECT body, origin_queue FROM queue_dead_letters('q.dead');
 RESET queue.project;
 SELECT queue_exists('q.dead');

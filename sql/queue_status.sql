@@ -58,12 +58,12 @@ CALL pg_temp.counted();
 -- what becomes of them:
 SELECT message_delete('a', :id, :'claim');
 CALL pg_temp.counted();
-SELECT claim_release('a', :'claim');
+SELECT claim_release('a', :'claim', failed => true);
 CALL pg_temp.counted();
 SELECT claim_id AS claim, min(id) AS id FROM queue_claim('a', 600, 60, 2) GROUP BY 1 \gset
 SELECT message_retry('a', :id, :'claim', delay => 0) IS NOT NULL AS again;
 CALL pg_temp.counted();
-SELECT claim_release('a', :'claim', 3600);
+SELECT claim_release('a', :'claim', 3600, failed => true);
 CALL pg_temp.counted();
 SELECT claim_id AS claim FROM queue_claim('a', 600, 60, 1) \gset
 SELECT claim_id AS claim FROM claim_next('a', :'claim', 600, 60, 1) \gset
@@ -110,7 +110,7 @@ SELECT pushed, duplicates FROM queue_data.queue_status WHERE name = 'a';
 SELECT queue_create('m', '{"_max_claim_count": 1}');
 SELECT queue_push_batch('m', '{1, 2, 3}') IS NOT NULL AS pushed;
 SELECT message_retry('m', id, claim_id) IS NULL AS dead FROM queue_claim('m', 600, 60, 1);
-SELECT claim_release('m', claim_id) FROM queue_claim('m', 600, 60, 1);
+SELECT claim_release('m', claim_id, failed => true) FROM queue_claim('m', 600, 60, 1);
 SELECT count(*) FROM queue_claim('m', 1, 0, 1);
 CALL pg_temp.counted();
 SELECT pg_sleep(1.1);

@@ -15,7 +15,7 @@ BEGIN
     PERFORM queue_push(q, to_jsonb(format('%s %s', q, i)), 5000, priority => i % 10)
         FROM generate_series(1, n) i;
     SELECT min(claim_id) INTO claim FROM queue_claim(q, 600, 60, n);
-    RETURN claim_release(q, claim);
+    RETURN claim_release(q, claim, failed => true);
 END
 $$;
 
@@ -38,7 +38,7 @@ SELECT queue_redrive('a');
 -- the count begins with one, and it can become a dead letter again
 SELECT min(claim_id) AS claim, max(claim_count) FROM queue_claim('a', 600, 60) \gset
 SELECT :max;
-SELECT claim_release('a', :'claim');
+SELECT claim_release('a', :'claim', failed => true);
 SELECT body, origin_queue, claim_count FROM queue_dead_letters('dead');
 
 -- some of them, oldest first
@@ -99,7 +99,7 @@ SELECT claim_id AS claim, body FROM queue_claim('dead', 600, 60, 1)
 SELECT queue_redrive('dead', 'hospital');
 SELECT count(*) FROM queue_dead_letters('dead');
 SELECT message_count FROM claim_get('dead', :'claim');
-SELECT claim_release('dead', :'claim');
+SELECT claim_release('dead', :'claim', failed => true);
 SELECT queue_redrive('dead', 'hospital');
 SELECT count(*) FROM queue_dead_letters('dead');
 
@@ -107,7 +107,7 @@ SELECT count(*) FROM queue_dead_letters('dead');
 SELECT queue_create('e', '{"_max_claim_count": 1, "_dead_letter_queue_messages_ttl": 1}');
 SELECT queue_push('e', '1') > 0 AS pushed;
 SELECT claim_id AS claim FROM queue_claim('e', 600, 60) \gset
-SELECT claim_release('e', :'claim');
+SELECT claim_release('e', :'claim', failed => true);
 SELECT pg_sleep(1.1);
 SELECT count(*) FROM queue_dead_letters('e.dead');
 SELECT queue_redrive('e.dead');

@@ -126,6 +126,29 @@ SELECT now() - registered_at > interval '1 hour' AS long_ago, count(*) FROM queu
     WHERE queue_id = (SELECT id FROM queue_data.queue WHERE name = 'old')
     GROUP BY 1 ORDER BY 1;
 
+-- A root has a time of its own: MediaWiki's.
+SET timezone = 'UTC';
+SELECT job_root('m', 's', '2024-05-06 07:08:09');
+SELECT job_root('m', 's', '2024-05-06 07:08:09');
+SELECT count(queue_push('m', jsonb_build_object('at', at, 'rootJobSignature', 's', 'rootJobTimestamp', at)))
+    FROM unnest('{20240506070808, 20240506070809, 20240506070810, 2024-05-06T07:08:08.999999Z,
+                  2024-05-06T07:08:09.000000Z, 2024050607080, 2024050607080x}'::text[]) AS at;
+SELECT body ->> 'at' AS at FROM queue_claim('m', 600, 60, 100);
+-- an older root changes nothing, a newer one does
+SELECT job_root('m', 's', '2024-05-06 07:08:08');
+SELECT queue_push('m', '{"rootJobSignature": "s", "rootJobTimestamp": "20240506070809"}') > 0 AS pushed;
+SELECT count(*) FROM queue_claim('m', 600, 60);
+SELECT queue_push('m', '{"rootJobSignature": "s", "rootJobTimestamp": "20240506070809"}') > 0 AS pushed;
+SELECT job_root('m', 's', '2024-05-06 07:08:09.000001');
+SELECT count(*) FROM queue_claim('m', 600, 60);
+SELECT job_root('m', 's') ->> 'rootJobTimestamp' > '2024-05-06T07:08:09' AS now;
+SELECT job_root('m', 's', at) FROM unnest('{infinity, -infinity}'::timestamptz[]) AS at;
+SELECT job_root('m', 's', '-infinity');
+SELECT job_root('m', 's', '10000-01-01');
+SELECT job_root('m', 's', '0044-03-15 BC');
+SELECT job_root('m', 'early', '0001-01-01'), job_root('m', 'late', '9999-12-31 23:59:59');
+SELECT queue_drop('m');
+
 -- Dropping a queue drops its roots.
 SELECT queue_drop(q) FROM unnest('{q, r, f, t, k, old}'::text[]) q;
 SELECT r.digest FROM queue_data.root_job r

@@ -74,7 +74,7 @@ SELECT message_delete('q', :id3, :'claim');
 SELECT messages_delete('q', ARRAY[:id1, :id2], :'claim');
 SELECT message_delete('q', :id4);
 SELECT message_delete('q', :id7, :'claim');
-SELECT claim_release('q', :'claim');
+SELECT claim_release('q', :'claim', failed => true);
 SELECT array_agg(body) FROM queue_messages('q');
 SELECT min(claim_id) AS claim FROM queue_claim('q', 600, 60, 2) \gset
 SELECT claim_complete('q', :'claim');
@@ -134,7 +134,7 @@ SELECT pg_sleep(1.1);
 SELECT id = :id1 AS same_id, claim_id AS claim FROM queue_claim('b', 600, 60) \gset
 SELECT :'same_id' AS same_id;
 SELECT relation, state FROM queue_data.message;
-SELECT claim_release('b', :'claim');
+SELECT claim_release('b', :'claim', failed => true);
 SELECT relation, queue, state, attributes - 'origin_id' - 'died_at' AS attributes
     FROM queue_data.message;
 SELECT queue_redrive('b.dead');

@@ -16,7 +16,7 @@ BEGIN
     first := queue_push(q, '"first"', dedup_key => 'k');
     PERFORM claim_id FROM queue_claim(q, 600, 60);
     second := queue_push(q, '"second"', dedup_key => 'k');
-    PERFORM claim_release(q, claim_id)
+    PERFORM claim_release(q, claim_id, failed => true)
         FROM queue_messages(q, include_claimed => true) WHERE claim_id IS NOT NULL;
 END
 $$;
@@ -50,7 +50,7 @@ SELECT total FROM queue_stats('q');
 SELECT * FROM pg_temp.twins('q') \gset
 SELECT claim_id AS claim FROM queue_claim('q', 600, 60, 1) \gset
 SELECT claim_id AS claim2 FROM queue_claim('q', 600, 60, 1) \gset
-SELECT claim_release('q', :'claim', 100);
+SELECT claim_release('q', :'claim', 100, failed => true);
 SELECT claim_complete('q', :'claim2');
 SELECT total FROM queue_stats('q');
 -- (it was claimed when the other one's run began, and is marked as covered)
@@ -60,7 +60,7 @@ SELECT queue_purge('q');
 SELECT queue_push('q', '"first"', dedup_key => 'k') > 0 AS pushed;
 SELECT pg_temp.claim('q') AS claim \gset
 SELECT queue_push('q', '"second"', delay => 1000, priority => 5, dedup_key => 'k') > 0 AS pushed;
-SELECT claim_release('q', :'claim');
+SELECT claim_release('q', :'claim', failed => true);
 SELECT claim_complete('q', pg_temp.claim('q'));
 SELECT total FROM queue_stats('q');
 
@@ -78,7 +78,7 @@ SELECT * FROM queue_push('p', '"first"', dedup_key => 'k') AS first \gset
 SELECT pg_temp.claim('p') AS claim \gset
 SELECT queue_push('p', '"second"', dedup_key => 'k') AS second \gset
 SELECT count(*), count(twins), count(twins_joined), count(covered) FROM pg_temp.columns;
-SELECT claim_release('p', :'claim', 1);
+SELECT claim_release('p', :'claim', 1, failed => true);
 SELECT pg_temp.claim('p') AS claim \gset
 SELECT twins = ARRAY[:first]::bigint[] AS the_first, twins_joined, covered
     FROM pg_temp.columns WHERE id = :second;
@@ -96,7 +96,7 @@ SELECT claim_complete('p', :'two');
 SELECT * FROM pg_temp.twins('p') \gset
 SELECT claim_id AS claim FROM queue_claim('p', 600, 60, 1) \gset
 SELECT count(twins) FROM pg_temp.columns WHERE id = :first;
-SELECT claim_release('p', :'claim');
+SELECT claim_release('p', :'claim', failed => true);
 SELECT message_delete('p', :second);
 SELECT count(*) FROM queue_claim('p', 600, 60, 1);
 SELECT count(twins), count(twins_joined) FROM pg_temp.columns WHERE id = :first;
@@ -115,7 +115,7 @@ SELECT duplicates FROM job_stats('r');
 -- Nor does one that is not completed: released, expired, deleted without a
 -- claim, moved to the dead letter queue, or rolled back.
 SELECT * FROM pg_temp.twins('s') \gset
-SELECT claim_release('s', pg_temp.claim('s'));
+SELECT claim_release('s', pg_temp.claim('s'), failed => true);
 SELECT total FROM queue_stats('s');
 SELECT message_delete('s', :first);
 SELECT total FROM queue_stats('s');
@@ -174,7 +174,7 @@ SELECT body FROM queue_claim('u', 600, 60);
 SELECT * FROM pg_temp.twins('u') \gset
 SELECT pg_temp.claim('u') AS one \gset
 SELECT queue_push('u', '"third"', dedup_key => 'k') IS NULL AS joined_the_second;
-SELECT claim_release('u', :'one');
+SELECT claim_release('u', :'one', failed => true);
 SELECT claim_complete('u', pg_temp.claim('u'));
 SELECT total FROM queue_stats('u');
 
@@ -212,7 +212,7 @@ SELECT pg_temp.claim('vb') AS one \gset
 SELECT pg_temp.claim('vb') AS two \gset
 SELECT queue_push('vb', '"third"', dedup_key => 'k') > 0 AS pushed;
 SELECT claim_complete('vb', :'one');
-SELECT claim_release('vb', :'two');
+SELECT claim_release('vb', :'two', failed => true);
 SELECT body FROM queue_pop('vb');
 COMMIT;
 SELECT total FROM queue_stats('vb');
@@ -236,7 +236,7 @@ SELECT total FROM queue_stats('x');
 -- nevertheless, covers no message: it does not know which pushes were dropped.
 -- One had been claimed too often for a while;
 SELECT queue_push('y', '"first"', dedup_key => 'k') > 0 AS pushed;
-SELECT claim_release('y', pg_temp.claim('y'));
+SELECT claim_release('y', pg_temp.claim('y'), failed => true);
 SELECT queue_update('y', '{"_max_claim_count": 1}');
 SELECT queue_push('y', '"second"', dedup_key => 'k') > 0 AS pushed;
 SELECT queue_update('y', '{"_max_claim_count": null}');
@@ -249,13 +249,13 @@ SELECT job_root('z', 's') AS root \gset
 SELECT queue_push('z', '{"first": true}'::jsonb || :'root', dedup_key => 'k') > 0 AS pushed;
 SELECT pg_temp.claim('z') AS one \gset
 SELECT queue_push('z', '"second"', dedup_key => 'k') > 0 AS pushed;
-SELECT claim_release('z', :'one');
+SELECT claim_release('z', :'one', failed => true);
 SELECT pg_temp.claim('z') AS one \gset
 SELECT job_root('z', 's') IS NOT NULL AS newer;
 SELECT pg_temp.claim('z') AS two \gset
 SELECT queue_push('z', '"third"', dedup_key => 'k') AS third \gset
 SELECT message_delete('z', :third);
-SELECT claim_release('z', :'two');
+SELECT claim_release('z', :'two', failed => true);
 SELECT queue_push('z', '"fourth"', dedup_key => 'k') IS NULL AS joined_the_second;
 SELECT claim_complete('z', :'one');
 SELECT body FROM queue_messages('z');
@@ -295,14 +295,14 @@ SELECT pg_temp.claim('q') AS one \gset
 SELECT pg_temp.claim('q') AS two \gset
 SELECT queue_push('q', '"third"', dedup_key => 'k') > 0 AS pushed;
 SELECT claim_complete('q', pg_temp.claim('q'));
-SELECT claim_release('q', :'one'), claim_release('q', :'two');
+SELECT claim_release('q', :'one', failed => true), claim_release('q', :'two', failed => true);
 SELECT count(*) FROM queue_claim('q', 600, 60);
 SELECT total, (SELECT count(*) FROM queue_data.dedup_key) AS keys FROM queue_stats('q');
 -- a move of messages that were claimed too often.
 SELECT * FROM pg_temp.twins('q') \gset
 SELECT claim_id AS both FROM queue_claim('q', 600, 60, 2) LIMIT 1 \gset
 SELECT queue_update('q', '{"_max_claim_count": 1}');
-SELECT claim_release('q', :'both');
+SELECT claim_release('q', :'both', failed => true);
 SELECT total, (SELECT count(*) FROM queue_data.dedup_key) AS keys FROM queue_stats('q');
 SELECT queue_update('q', '{"_max_claim_count": null}');
 -- The row of a key keeps the message that is left.

@@ -543,7 +543,7 @@ class Transport(virtual.Transport):
     # Claims
 
     def release(self, claims):
-        self.call('SELECT claim_release(queue, claim_id)'
+        self.call('SELECT claim_release(queue, claim_id, failed => true)'
                   ' FROM unnest(%s::text[], %s::text[]) AS u(queue, claim_id)',
                   *map(list, zip(*claims)))
 

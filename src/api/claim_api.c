@@ -304,11 +304,13 @@ sql_claim_renew(PG_FUNCTION_ARGS)
 }
 
 /*
- * claim_release(q text, claim_id text, delay int = 0) returns bigint
+ * claim_release(q text, claim_id text, delay int = 0, failed boolean = false)
+ * returns bigint
  *
  * Gives the remaining messages of the claim back.  They are free at once, or
- * after delay seconds, and keep their position in the order; those that were
- * claimed as often as the queue allows become dead letters.
+ * after delay seconds, and keep their position in the order.  The claim does
+ * not count as an attempt at them, unless it has failed: then those that have
+ * had as many attempts as the queue allows become dead letters.
  *
  * Result: the number of messages given back, dead letters included; 0 when the
  * id is NULL, malformed, unknown or not live.  Canceled messages are removed,
@@ -321,15 +323,20 @@ sql_claim_release(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "q");
 	int			delay;
+	bool		failed;
 	Queue		queue;
 	ClaimId		claim;
 
 	api_check_can_write("claim_release()");
 	delay = arg_check_delay(arg_int(fcinfo, 2, "delay"));
+
+	/* Before version 2.0, there is no such argument. */
+	failed = PG_NARGS() > 3 &&
+		DatumGetBool(arg_required(fcinfo, 3, "failed"));
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
 		!arg_claim_id(fcinfo, 1, &queue, &claim))
 		PG_RETURN_INT64(0);
-	PG_RETURN_INT64(claim_release(&queue, &claim, delay));
+	PG_RETURN_INT64(claim_release(&queue, &claim, delay, failed));
 }
 
 /*

@@ -199,17 +199,22 @@ sql_job_run(PG_FUNCTION_ARGS)
 /* --- Root jobs --- */
 
 /*
- * job_root(q text, signature text) returns jsonb
+ * job_root(q text, signature text, at timestamptz = NULL) returns jsonb
  *
  * Registers a new root job in queue q, to which its leaf jobs will be pushed.
  * signature, 1 to 1000 bytes, identifies the root job.  From the moment at
  * which this transaction commits, leaf jobs of earlier registrations are
- * deleted instead of being handed out, and counted as duplicates.
+ * deleted instead of being handed out, and counted as duplicates.  at is the
+ * root job's own time, as MediaWiki has it, which is kept as it is: leaf jobs
+ * with this time or a later one are handed out.  Equal times are one root job;
+ * an earlier one than that which is registered changes nothing.
  *
  * Result: an object with rootJobSignature and rootJobTimestamp, to be merged
- * into the bodies of the leaf jobs; the time is later than the last one's.
- * Errors: 22004 and 22023 arguments, 42704 unknown queue while
- * queue.auto_create is off, 42501 no privilege to push.
+ * into the bodies of the leaf jobs; without at, the time is later than the
+ * last one's.
+ * Errors: 22004 and 22023 arguments, also an infinite time, or one whose year
+ * has more than four digits, 42704 unknown queue while queue.auto_create is
+ * off, 42501 no privilege to push.
  * Source: MediaWiki, Job::newRootJobParams and
  * JobQueue::deduplicateRootJob.
  */
@@ -220,6 +225,8 @@ sql_job_root(PG_FUNCTION_ARGS)
 	Queue		queue;
 	char	   *signature;
 	Size		length;
+	bool		has_time;
+	TimestampTz at = 0;
 
 	api_check_can_write("job_root()");
 	signature = TextDatumGetCString(arg_required(fcinfo, 1, "signature"));
@@ -230,8 +237,14 @@ sql_job_root(PG_FUNCTION_ARGS)
 				 errmsg("parameter \"%s\" must be 1 to %d bytes long, not %zu",
 						"signature", SIGNATURE_MAX, length),
 				 errhint("Give a digest of what the root job does.")));
+
+	/* Before version 2.0, there is no such argument. */
+	has_time = PG_NARGS() > 2 && !PG_ARGISNULL(2);
+	if (has_time)
+		at = PG_GETARG_TIMESTAMPTZ(2);
 	queue_open_or_create(name, QUEUE_PUSH, &queue);
-	PG_RETURN_JSONB_P(root_job_register(&queue, signature));
+	PG_RETURN_JSONB_P(root_job_register(&queue, signature,
+										has_time ? &at : NULL));
 }
 
 /* --- Schedules --- */

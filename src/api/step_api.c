@@ -357,7 +357,7 @@ end_claim(const Queue *queue, const ClaimId *claim,
 	 * done and nothing has failed, no other call has noticed that the claim
 	 * has run out.
 	 */
-	if (nleft > 0 && claim_release(queue, claim, 0) == 0 &&
+	if (nleft > 0 && claim_release(queue, claim, 0, false) == 0 &&
 		outcome->ndone == 0 && outcome->nfailed == 0)
 		claim_not_live();
 }

@@ -63,6 +63,7 @@
 #include "queue/message_result.h"
 #include "queue/options.h"
 #include "queue/registry.h"
+#include "storage/attributes.h"
 #include "storage/claim_id.h"
 #include "storage/counts.h"
 #include "storage/message.h"
@@ -87,6 +88,7 @@ typedef struct ClaimUpdate
 	int			grace;			/* renew; -1 leaves it unchanged */
 	TimestampTz until;			/* renew: the new end */
 	int			delay;			/* release: in seconds */
+	bool		failed;			/* release: their attempt has failed */
 	MessageTable delayed;		/* release: where delayed messages go, opened
 								 * for the first one */
 	List	   *runs;			/* complete: DedupRuns of what was deleted */
@@ -334,16 +336,17 @@ renew_row(ClaimUpdate *update, ScanRow *row)
 
 /*
  * Give all messages of a claim back, to be handed out after delay seconds, and
- * remove the canceled ones.  Returns the number of the former, which is 0 if
- * the claim is not live.
+ * remove the canceled ones.  The attempt counts only if it has failed.
+ * Returns the number of the former, which is 0 if the claim is not live.
  */
 int64
-claim_release(const Queue *queue, const ClaimId *claim, int delay)
+claim_release(const Queue *queue, const ClaimId *claim, int delay, bool failed)
 {
 	ClaimUpdate update = {
 		.queue = queue,
 		.claim = claim,
-		.delay = delay
+		.delay = delay,
+		.failed = failed
 	};
 	int64		n;
 
@@ -361,15 +364,22 @@ claim_release(const Queue *queue, const ClaimId *claim, int delay)
 static bool
 release_row(ClaimUpdate *update, ScanRow *row)
 {
+	HeapTuple	tuple = row->tuple;
+
 	if (row->form.is_canceled)
 	{
 		expire_remove(update->queue, row->table, row->tuple);
 		return true;
 	}
-	(void) claim_give_back(update->queue, row->table, row->tuple,
+	if (!update->failed)
+		tuple = attributes_count_given_back(RelationGetDescr(row->table->heap),
+											tuple);
+	(void) claim_give_back(update->queue, row->table, tuple,
 						   update->delay == 0 ? DT_NOBEGIN :
 						   update->now + update->delay * USECS_PER_SEC,
 						   false, &update->delayed);
+	if (tuple != row->tuple)
+		heap_freetuple(tuple);
 	return true;
 }
 

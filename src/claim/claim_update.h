@@ -49,7 +49,7 @@ extern void claim_get_messages(const Queue *queue, const ClaimId *claim,
 extern bool claim_renew(const Queue *queue, const ClaimId *claim, int ttl,
 						int grace, TimestampTz *until);
 extern int64 claim_release(const Queue *queue, const ClaimId *claim,
-						   int delay);
+						   int delay, bool failed);
 extern int64 claim_complete(const Queue *queue, const ClaimId *claim,
 							const int64 *ids, int n, bool only, int64 *kept);
 extern void claim_keep_only(const Queue *queue, const ClaimId *claim,

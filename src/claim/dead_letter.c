@@ -73,7 +73,8 @@ static bool may_move(const Queue *queue, Queue *dead);
 static void fill_moved_message(NewMessage *message, TupleDesc desc,
 							   HeapTuple tuple);
 static Jsonb *form_letter_attributes(const Queue *queue, HeapTuple tuple,
-									 TupleDesc desc, const char *reason);
+									 TupleDesc desc, const char *reason,
+									 int claim_count);
 static bool get_dead_letter(const ScanRow *row, DeadLetter *letter);
 static bool open_origin_queue(const Queue *dead, const char *name,
 							  TimestampTz died_at, Queue *origin);
@@ -190,18 +191,17 @@ fill_moved_message(NewMessage *message, TupleDesc desc, HeapTuple tuple)
 /* The attributes that the dead letter of a message has. */
 static Jsonb *
 form_letter_attributes(const Queue *queue, HeapTuple tuple, TupleDesc desc,
-					   const char *reason)
+					   const char *reason, int claim_count)
 {
-	MessageForm form = message_read(tuple);
 	char	   *last_error = attributes_text(attributes_of(desc, tuple),
 											 LAST_ERROR);
 	JsonbInState state = {0};
 
 	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
 	json_add_text(&state, ORIGIN_QUEUE, queue->name);
-	json_add_integer(&state, ORIGIN_ID, form.id);
+	json_add_integer(&state, ORIGIN_ID, message_row_id(tuple));
 	json_add_text(&state, REASON, reason);
-	json_add_integer(&state, CLAIM_COUNT, form.claim_count);
+	json_add_integer(&state, CLAIM_COUNT, claim_count);
 	if (last_error != NULL)
 		json_add_text(&state, LAST_ERROR, last_error);
 	compat_push_jsonb(&state, WJB_END_OBJECT, NULL);
@@ -226,9 +226,10 @@ dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	fill_moved_message(&letter, desc, tuple);
 	letter.ttl = queue->dead_ttl >= 0 ? queue->dead_ttl :
 		options_default_ttl(&dead);
-	letter.claim_count = message_read(tuple).claim_count;
-	letter.attributes = form_letter_attributes(queue, tuple, desc,
-											   reason);
+	letter.claim_count = message_read(tuple).claim_count -
+		attributes_given_back(desc, tuple);
+	letter.attributes = form_letter_attributes(queue, tuple, desc, reason,
+											   letter.claim_count);
 	push_messages(&dead, &letter, 1);
 
 	batches_record_failed(table, tuple);

@@ -108,5 +108,5 @@ bool
 group_turn_was_delivered(const ScanRow *row)
 {
 	return row->form.claim_count > 0 &&
-		options_attempts(row->table, row->tuple) > 0;
+		options_deliveries(row->table, row->tuple) > 0;
 }

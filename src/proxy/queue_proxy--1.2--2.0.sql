@@ -8,3 +8,140 @@ COMMENT ON FUNCTION @extschema@.queue_redrive(text, text, integer, text, text) I
 'moves up to limit (NULL: all) dead letters of queue q, oldest first, back to the queues that they came from or to target, as new messages with claim_count 0; returns their number. Passes over those whose origin is gone, and a NOTICE says how many: it was dropped, and queue.auto_create is off, or another role has created a queue of that name. Errors: 22023/22004 argument, 42704 unknown target with queue.auto_create off, 42501 no right to claim from q or to push to where they are sent. Source: Amazon SQS, redrive';
 COMMENT ON FUNCTION @extschema@.queue_step(text, text, bigint[], jsonb, jsonb, integer, integer, integer, text, text) IS
 'a worker''s cycle in one call, all or nothing: of the claim (NULL: none yet), deletes the messages in done (NULL: all that are not in failed), retries those in failed ([{"id", "error", "delay", "bury"}, ...], only id, a number or a string, is required; true in bury makes it a dead letter) and gives the rest back; pushes the messages in push (as queue_post; without a field queue, to q); and claims the next as queue_claim; a limit of 0 claims nothing. Errors: QU001 the claim is not live, QU002 a message is not in it, QU004 one was canceled, 22023/22004 argument, among them a message that is named twice, 42501, those of queue_push, and with bury of message_bury. Source: claim_next';
+
+--
+-- Functions with further arguments
+--
+-- Each is a new one, so privileges are granted anew, at the end of this file; also what
+-- was revoked from the roles of the extension is not granted to them.
+SELECT pg_catalog.set_config('queue_update.grants', pg_catalog.string_agg(
+    pg_catalog.format('REVOKE EXECUTE ON FUNCTION %1$s
+        FROM queue_producer, queue_consumer, queue_admin; %2$s', f.new,
+        (SELECT pg_catalog.string_agg(
+             pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO %s%s;', f.new,
+                 CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0::oid THEN 'PUBLIC'
+                      ELSE a.grantee::pg_catalog.regrole::text END,
+                 CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END), '')
+         FROM pg_catalog.aclexplode(p.proacl) AS a
+         WHERE a.grantee OPERATOR(pg_catalog.<>) p.proowner)), ''), true)
+FROM (VALUES
+    ('@extschema@.claim_release(text, text, integer, text, text)', '@extschema@.claim_release(text, text, integer, boolean, text, text)'),
+    ('queue_proxy.claim_release(text, text, integer, integer, text[])', 'queue_proxy.claim_release(text, text, integer, boolean, integer, text[])'),
+    ('@extschema@.job_root(text, text, text, text)', '@extschema@.job_root(text, text, timestamp with time zone, text, text)'),
+    ('queue_proxy.job_root(text, text, integer, text[])', 'queue_proxy.job_root(text, text, timestamp with time zone, integer, text[])')) AS f (old, new)
+     JOIN pg_catalog.pg_proc AS p
+         ON p.oid OPERATOR(pg_catalog.=) f.old::regprocedure::oid;
+
+DROP FUNCTION @extschema@.claim_release(text, text, integer, text, text);
+DROP FUNCTION queue_proxy.claim_release(text, text, integer, integer, text[]);
+CREATE FUNCTION queue_proxy.claim_release(text, text, integer, boolean, integer, text[])
+RETURNS bigint
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
+AS $$
+CLUSTER '';
+RUN ON $5;
+SELECT @extschema@.claim_release(
+    CASE WHEN queue_router.call_settings($6) THEN $1 END, $2, $3, $4) AS r;
+$$;
+
+CREATE FUNCTION @extschema@.claim_release(
+    q text,
+    claim_id text,
+    delay integer DEFAULT 0,
+    failed boolean DEFAULT false,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($5, $6);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        PERFORM queue_proxy.refuse_transaction('claim_release');
+    END IF;
+    RETURN queue_proxy.claim_release($1, $2, $3, $4,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.claim_release(text, text, integer, boolean, text, text) IS
+'gives the remaining messages of a claim back, free after delay seconds, and removes those that were canceled. The claim does not count as an attempt at them, unless failed is true: then those that have had as many attempts as the queue allows become dead letters. Returns the number of messages without those that were canceled, 0 when there is no such live claim. Errors: 22023/22004 argument, 42501. Source: Zaqar, release claim';
+REVOKE ALL ON FUNCTION @extschema@.claim_release(text, text, integer, boolean, text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.claim_release(text, text, integer, boolean, text, text)
+    TO queue_producer, queue_consumer, queue_admin;
+REVOKE ALL ON FUNCTION queue_proxy.claim_release(text, text, integer, boolean, integer, text[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_proxy.claim_release(text, text, integer, boolean, integer, text[])
+    TO queue_producer, queue_consumer, queue_admin;
+
+DROP FUNCTION @extschema@.job_root(text, text, text, text);
+DROP FUNCTION queue_proxy.job_root(text, text, integer, text[]);
+CREATE FUNCTION queue_proxy.job_root(text, text, timestamp with time zone, integer, text[])
+RETURNS jsonb
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
+AS $$
+CLUSTER '';
+RUN ON $4;
+SELECT @extschema@.job_root(
+    CASE WHEN queue_router.call_settings($5) THEN $1 END, $2, $3) AS r;
+$$;
+
+CREATE FUNCTION @extschema@.job_root(
+    q text,
+    signature text,
+    at timestamp with time zone DEFAULT NULL,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS jsonb
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($4, $5);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        PERFORM queue_proxy.refuse_transaction('job_root');
+    END IF;
+    RETURN queue_proxy.job_root($1, $2, $3,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.job_root(text, text, timestamp with time zone, text, text) IS
+'registers a new root job and returns {"rootJobSignature", "rootJobTimestamp"} for the bodies of its leaves; once this transaction has committed, leaves of earlier roots with that signature are dropped as duplicates instead of being handed out. at: the time that the root job has itself, which is kept as it is; equal times are one root, and a time before that of the last root changes nothing. Errors: 22023/22004 argument, 42704 unknown queue with queue.auto_create off, 42501 no right to push. Source: MediaWiki, Job::newRootJobParams';
+REVOKE ALL ON FUNCTION @extschema@.job_root(text, text, timestamp with time zone, text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.job_root(text, text, timestamp with time zone, text, text)
+    TO queue_producer, queue_consumer, queue_admin;
+REVOKE ALL ON FUNCTION queue_proxy.job_root(text, text, timestamp with time zone, integer, text[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_proxy.job_root(text, text, timestamp with time zone, integer, text[])
+    TO queue_producer, queue_consumer, queue_admin;
+
+--
+-- Privileges on the functions with further arguments
+--
+DO $$
+DECLARE
+    before pg_catalog.pg_init_privs[] := ARRAY(
+        SELECT i FROM pg_catalog.pg_init_privs AS i
+        WHERE i.classoid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::regclass);
+BEGIN
+    EXECUTE pg_catalog.current_setting('queue_update.grants');
+
+    -- They are no part of the extension: pg_dump has to write them.
+    UPDATE pg_catalog.pg_init_privs AS i SET initprivs = b.initprivs
+    FROM pg_catalog.unnest(before) AS b
+    WHERE i.objoid OPERATOR(pg_catalog.=) b.objoid
+      AND i.classoid OPERATOR(pg_catalog.=) b.classoid;
+END
+$$;

@@ -18,7 +18,10 @@
  *	  The time has a fixed number of digits, so that times can be compared as
  *	  text.  A body in which it looks different is not a leaf job.  Each
  *	  registration is later than the last one, by a microsecond if the clock
- *	  has not advanced or was set back.
+ *	  has not advanced or was set back.  But MediaWiki has times of its own,
+ *	  of 14 digits: a caller that passes one registers that, and a leaf job may
+ *	  have it in this form.  Two registrations with one time are of the same
+ *	  root job, and one that is earlier than the last one comes too late.
  *
  *	  Bodies are read only in queues with a row in the table; registry.c keeps
  *	  track of that (Queue.has_roots).
@@ -58,6 +61,9 @@
 #define TIME_FORM			"0000-00-00T00:00:00.000000Z"
 #define TIME_LENGTH			((int) sizeof(TIME_FORM) - 1)
 
+/* The form of MediaWiki's times: the first digits of the other one */
+#define SHORT_TIME_LENGTH	14
+
 /*
  * A registration that is older has no leaf jobs left: MediaWiki's ROOTJOB_TTL.
  * Such rows are removed by one in so many registrations of a new root job.
@@ -78,15 +84,16 @@ static struct
 }			last_found;
 
 static void print_time(TimestampTz time, char *text);
-static bool is_time_text(const JsonbValue *value);
+static bool read_time(const JsonbValue *value, char *printed);
 static TimestampTz registered_at(Relation rel, HeapTuple tuple);
 static void init_root_keys(ScanKey keys, int32 queue_id,
 						   const pg_uuid_t *digest);
 static void find_root_job(int32 queue_id, const pg_uuid_t *digest);
 static bool is_registered_later(int32 queue_id, const JsonbValue *signature,
-								const JsonbValue *time);
+								const char *time);
 static TimestampTz write_root_job(int32 queue_id, const pg_uuid_t *digest,
-								  bool *is_new);
+								  const TimestampTz *at, bool *is_new);
+static void check_time(TimestampTz time);
 static void delete_old_roots(void);
 
 /* --- Times as text --- */
@@ -106,20 +113,34 @@ print_time(TimestampTz time, char *text)
 			 tm.tm_sec, (int) fsec);
 }
 
-/* Returns whether the value has the form of what print_time() prints. */
+/*
+ * Read a time as print_time() prints it, or MediaWiki, and return it in the
+ * form of the former.  Returns false if it is none.
+ */
 static bool
-is_time_text(const JsonbValue *value)
+read_time(const JsonbValue *value, char *printed)
 {
-	static const char form[] = TIME_FORM;
+	bool		is_short;
+	int			n = 0;
 
-	if (value->type != jbvString || value->val.string.len != TIME_LENGTH)
+	if (value->type != jbvString)
 		return false;
-	for (int i = 0; i < TIME_LENGTH; i++)
+	is_short = value->val.string.len == SHORT_TIME_LENGTH;
+	if (!is_short && value->val.string.len != TIME_LENGTH)
+		return false;
+	strlcpy(printed, TIME_FORM, TIME_LENGTH + 1);
+	for (int i = 0; i < TIME_LENGTH && n < value->val.string.len; i++)
 	{
-		char		c = value->val.string.val[i];
+		char		c = value->val.string.val[n];
+		bool		is_digit = printed[i] == '0';
 
-		if (form[i] == '0' ? c < '0' || c > '9' : c != form[i])
+		/* The short form has nothing between its digits. */
+		if (is_short && !is_digit)
+			continue;
+		if (is_digit ? c < '0' || c > '9' : c != printed[i])
 			return false;
+		printed[i] = c;
+		n++;
 	}
 	return true;
 }
@@ -182,7 +203,7 @@ root_job_forget(void)
 /* Returns whether the root job was registered again after this time. */
 static bool
 is_registered_later(int32 queue_id, const JsonbValue *signature,
-					const JsonbValue *time)
+					const char *time)
 {
 	char	   *text = pnstrdup(signature->val.string.val,
 								signature->val.string.len);
@@ -191,7 +212,7 @@ is_registered_later(int32 queue_id, const JsonbValue *signature,
 	digest_text(text, &digest);
 	pfree(text);
 	find_root_job(queue_id, &digest);
-	return strncmp(last_found.time, time->val.string.val, TIME_LENGTH) > 0;
+	return strcmp(last_found.time, time) > 0;
 }
 
 /*
@@ -206,13 +227,14 @@ root_job_is_superseded(const Queue *queue, TupleDesc desc, HeapTuple tuple)
 	Jsonb	   *body = DatumGetJsonbP(value);
 	JsonbValue	signature;
 	JsonbValue	time;
+	char		printed[TIME_LENGTH + 1];
 	bool		superseded;
 
 	superseded = JB_ROOT_IS_OBJECT(body) &&
-		json_field(body, TIMESTAMP, &time) && is_time_text(&time) &&
+		json_field(body, TIMESTAMP, &time) && read_time(&time, printed) &&
 		json_field(body, SIGNATURE, &signature) &&
 		signature.type == jbvString &&
-		is_registered_later(queue->id, &signature, &time);
+		is_registered_later(queue->id, &signature, printed);
 	if ((Pointer) body != DatumGetPointer(value))
 		pfree(body);
 	return superseded;
@@ -221,11 +243,13 @@ root_job_is_superseded(const Queue *queue, TupleDesc desc, HeapTuple tuple)
 /* --- Registering --- */
 
 /*
- * Write that a root job begins now, after waiting for transactions that write
- * the same row.  Returns its time, which is later than any before.
+ * Write that a root job begins at this time, or if that is NULL, now,
+ * after waiting for transactions that write the same row.  Returns its time,
+ * which in the latter case is later than any before.
  */
 static TimestampTz
-write_root_job(int32 queue_id, const pg_uuid_t *digest, bool *is_new)
+write_root_job(int32 queue_id, const pg_uuid_t *digest,
+			   const TimestampTz *at, bool *is_new)
 {
 	Relation	index;
 	Relation	rel = catalog_open_with_index(CATALOG_ROOT_JOB,
@@ -247,9 +271,13 @@ write_root_job(int32 queue_id, const pg_uuid_t *digest, bool *is_new)
 		CHECK_FOR_INTERRUPTS();
 		old = row_find_unique(rel, index, keys, 2, NULL);
 		*is_new = !HeapTupleIsValid(old);
-		time = GetCurrentTimestamp();
-		if (!*is_new)
+		time = at != NULL ? *at : GetCurrentTimestamp();
+		if (!*is_new && at == NULL)
 			time = Max(time, registered_at(rel, old) + 1);
+
+		/* It is the root job that is registered, or an older one. */
+		else if (!*is_new && time <= registered_at(rel, old))
+			break;
 		values[Anum_root_job_registered_at - 1] = TimestampTzGetDatum(time);
 		new = heap_form_tuple(RelationGetDescr(rel), values, isnull);
 		done = *is_new ? row_insert_unique(rel, index, new) :
@@ -260,6 +288,23 @@ write_root_job(int32 queue_id, const pg_uuid_t *digest, bool *is_new)
 	CommandCounterIncrement();
 	root_job_forget();
 	return time;
+}
+
+/* Times that are compared as text have years of four digits. */
+static void
+check_time(TimestampTz time)
+{
+	struct pg_tm tm;
+	fsec_t		fsec;
+
+	if (TIMESTAMP_NOT_FINITE(time) ||
+		timestamp2tm(time, NULL, &tm, &fsec, NULL, NULL) != 0 ||
+		tm.tm_year < 1 || tm.tm_year > 9999)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" must be in the years 1 to 9999",
+						"at"),
+				 errhint("Give the time of the root job, or leave it out.")));
 }
 
 /* Delete registrations beyond their lifetime, unless they are locked. */
@@ -288,11 +333,12 @@ delete_old_roots(void)
 }
 
 /*
- * Register a root job, whose leaf jobs will be pushed to the queue.  Returns
- * an object with the fields for their bodies.
+ * Register a root job of this time (NULL: of now), whose leaf jobs will be
+ * pushed to the queue.  Returns an object with the fields for their bodies.
  */
 Jsonb *
-root_job_register(const Queue *queue, const char *signature)
+root_job_register(const Queue *queue, const char *signature,
+				  const TimestampTz *at)
 {
 	static int	registered = 0;
 	pg_uuid_t	digest;
@@ -300,8 +346,10 @@ root_job_register(const Queue *queue, const char *signature)
 	JsonbInState state = {0};
 	bool		is_new;
 
+	if (at != NULL)
+		check_time(*at);
 	digest_text(signature, &digest);
-	print_time(write_root_job(queue->id, &digest, &is_new), time);
+	print_time(write_root_job(queue->id, &digest, at, &is_new), time);
 
 	/* Claims have to read the bodies of this queue's messages from now on. */
 	if (!queue->has_roots)

@@ -12,12 +12,14 @@
 
 #include "access/htup.h"
 #include "access/tupdesc.h"
+#include "datatype/timestamp.h"
 #include "utils/jsonb.h"
 
 #include "queue/registry.h"
 
 /* Root jobs */
-extern Jsonb *root_job_register(const Queue *queue, const char *signature);
+extern Jsonb *root_job_register(const Queue *queue, const char *signature,
+								const TimestampTz *at);
 
 /* Their leaf jobs */
 extern bool root_job_is_superseded(const Queue *queue, TupleDesc desc,

@@ -15,6 +15,7 @@
 
 #include "catalog/message_table.h"
 #include "catalog/tables.h"
+#include "queue/missing_queue.h"
 #include "queue/queue_table.h"
 
 /* A row of the history */
@@ -61,6 +62,8 @@ finished_record(const Queue *queue, MessageTable *table, HeapTuple tuple,
 {
 	if (queue->keep_finished >= 0)
 		finished_insert(queue, table, tuple, outcome, error, result);
+	else if (result != NULL)
+		queue_notice_result(queue->name);
 }
 
 #endif							/* QUEUE_FINISHED_H */

@@ -21,6 +21,7 @@
 #include "catalog/message_id.h"
 #include "catalog/tables.h"
 #include "queue/message_result.h"
+#include "storage/attributes.h"
 #include "storage/claim_id.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
@@ -210,7 +211,8 @@ message_result_add(MessageResult *result, const Queue *queue, TupleDesc desc,
 	SET(claim_id, is_claimed ? CStringGetTextDatum(result->claim_id) :
 		(Datum) 0);
 	isnull[Anum_queue_message_claim_id - 1] = !is_claimed;
-	SET(claim_count, Int32GetDatum(form.claim_count));
+	SET(claim_count, Int32GetDatum(form.claim_count -
+								   attributes_given_back(desc, tuple)));
 	SET(priority, Int32GetDatum(form.priority));
 	SET(created_at, TimestampTzGetDatum(form.created_at));
 	SET(group_key, heap_getattr(tuple, Anum_message_group_key, desc,

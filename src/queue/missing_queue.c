@@ -1,13 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * missing_queue.c
- *	  Notices about queues that do not exist.
+ *	  Notices about queues, each once in a session.
  *
  * NOTES
  *	  A push creates a queue, and what reads from one that does not exist
  *	  finds nothing, since it may be created a moment later.  So a misspelled
  *	  name would never be noticed.  A session says so once for each queue: a
- *	  worker that polls must not fill the log.
+ *	  worker that polls must not fill the log.  So it is with results that a
+ *	  queue does not keep.
  *
  * src/queue/missing_queue.c
  *
@@ -28,6 +29,7 @@
 /* All of it is the hash key. */
 typedef struct MissingQueue
 {
+	char		about;			/* what the notice says */
 	char		project[QUEUE_PROJECT_LENGTH + 1];
 	char		name[QUEUE_NAME_LENGTH + 1];
 } MissingQueue;
@@ -44,16 +46,16 @@ queue_open_or_notice(const char *name, QueueAccess access, Queue *queue)
 	return false;
 }
 
-/* Say that a queue of the session's project does not exist. */
-void
-queue_notice_missing(const char *name)
+/* Returns whether this is the first notice about that, and the queue. */
+static bool
+is_first_notice(char about, const char *name)
 {
-	MissingQueue key = {0};
+	MissingQueue key = {.about = about};
 	bool		found;
 
 	/* The leader of a parallel query opens the queue, too. */
 	if (IsParallelWorker())
-		return;
+		return false;
 	if (noticed != NULL && hash_get_num_entries(noticed) >= NAMES_MAX)
 	{
 		hash_destroy(noticed);
@@ -65,11 +67,28 @@ queue_notice_missing(const char *name)
 	strlcpy(key.project, setting_project, sizeof(key.project));
 	strlcpy(key.name, name, sizeof(key.name));
 	(void) hash_search(noticed, &key, HASH_ENTER, &found);
-	if (!found)
+	return !found;
+}
+
+/* Say that a queue of the session's project does not exist. */
+void
+queue_notice_missing(const char *name)
+{
+	if (is_first_notice('q', name))
 		ereport(NOTICE,
 				(errmsg("queue \"%s\" does not exist", name),
-				 key.project[0] == '\0' ?
+				 setting_project[0] == '\0' ?
 				 errhint("If the name is right, the first push creates it.") :
 				 errhint("If the name, and the project \"%s\", are right, the first push creates it.",
-						 key.project)));
+						 setting_project)));
+}
+
+/* Say that the result of a message was not stored. */
+void
+queue_notice_result(const char *name)
+{
+	if (is_first_notice('r', name))
+		ereport(NOTICE,
+				(errmsg("queue \"%s\" keeps no results", name),
+				 errhint("Results are kept for as long as \"_keep_finished\" in the metadata of the queue says.")));
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * missing_queue.h
- *	  Notices about queues that do not exist.
+ *	  Notices about queues, each once in a session.
  *
  * src/queue/missing_queue.h
  *
@@ -16,5 +16,6 @@
 extern bool queue_open_or_notice(const char *name, QueueAccess access,
 								 Queue *queue);
 extern void queue_notice_missing(const char *name);
+extern void queue_notice_result(const char *name);
 
 #endif							/* QUEUE_MISSING_QUEUE_H */

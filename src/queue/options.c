@@ -502,7 +502,7 @@ options_default_ttl(const Queue *queue)
  * attributes have.
  */
 int
-options_attempts(MessageTable *table, HeapTuple tuple)
+options_deliveries(MessageTable *table, HeapTuple tuple)
 {
 	int			count = message_read(tuple).claim_count;
 	int64		before;
@@ -513,7 +513,18 @@ options_attempts(MessageTable *table, HeapTuple tuple)
 	return count;
 }
 
-/* Returns whether the message was claimed as often as the queue allows. */
+/*
+ * As options_deliveries(), without the claims that gave the message back
+ * without having failed.
+ */
+int
+options_attempts(MessageTable *table, HeapTuple tuple)
+{
+	return options_deliveries(table, tuple) -
+		attributes_given_back(RelationGetDescr(table->heap), tuple);
+}
+
+/* Returns whether as many attempts have failed as the queue allows. */
 bool
 options_is_exhausted(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {

@@ -23,6 +23,7 @@ extern void options_set_default_dead_queue(Queue *queue, bool check);
 
 /* What options mean for messages */
 extern int	options_default_ttl(const Queue *queue);
+extern int	options_deliveries(MessageTable *table, HeapTuple tuple);
 extern int	options_attempts(MessageTable *table, HeapTuple tuple);
 extern bool options_is_exhausted(const Queue *queue, MessageTable *table,
 								 HeapTuple tuple);

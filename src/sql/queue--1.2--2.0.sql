@@ -260,3 +260,65 @@ COMMENT ON FUNCTION queue_redrive(text, text, integer) IS
 'moves up to limit (NULL: all) dead letters of queue q, oldest first, back to the queues that they came from or to target, as new messages with claim_count 0; returns their number. Passes over those whose origin is gone, and a NOTICE says how many: it was dropped, and queue.auto_create is off, or another role has created a queue of that name. Errors: 22023/22004 argument, 42704 unknown target with queue.auto_create off, 42501 no right to claim from q or to push to where they are sent. Source: Amazon SQS, redrive';
 COMMENT ON FUNCTION queue_step(text, text, bigint[], jsonb, jsonb, integer, integer, integer) IS
 'a worker''s cycle in one call, all or nothing: of the claim (NULL: none yet), deletes the messages in done (NULL: all that are not in failed), retries those in failed ([{"id", "error", "delay", "bury"}, ...], only id, a number or a string, is required; true in bury makes it a dead letter) and gives the rest back; pushes the messages in push (as queue_post; without a field queue, to q); and claims the next as queue_claim; a limit of 0 claims nothing. Errors: QU001 the claim is not live, QU002 a message is not in it, QU004 one was canceled, 22023/22004 argument, among them a message that is named twice, 42501, those of queue_push, and with bury of message_bury. Source: claim_next';
+
+--
+-- Functions with further arguments
+--
+-- Each is a new one, so privileges are granted anew, at the end of this file; also what
+-- was revoked from the roles of the extension is not granted to them.
+SELECT pg_catalog.set_config('queue_update.grants', pg_catalog.string_agg(
+    pg_catalog.format('REVOKE EXECUTE ON FUNCTION %1$s
+        FROM queue_producer, queue_consumer, queue_admin; %2$s', f.new,
+        (SELECT pg_catalog.string_agg(
+             pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO %s%s;', f.new,
+                 CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0::oid THEN 'PUBLIC'
+                      ELSE a.grantee::pg_catalog.regrole::text END,
+                 CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END), '')
+         FROM pg_catalog.aclexplode(p.proacl) AS a
+         WHERE a.grantee OPERATOR(pg_catalog.<>) p.proowner)), ''), true)
+FROM (VALUES
+    ('claim_release(text, text, integer)', 'claim_release(text, text, integer, boolean)'),
+    ('job_root(text, text)', 'job_root(text, text, timestamp with time zone)')) AS f (old, new)
+     JOIN pg_catalog.pg_proc AS p
+         ON p.oid OPERATOR(pg_catalog.=) f.old::regprocedure::oid;
+
+DROP FUNCTION claim_release(text, text, integer);
+CREATE FUNCTION claim_release(q text, claim_id text, delay integer DEFAULT 0, failed boolean DEFAULT false)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_claim_release'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION claim_release(text, text, integer, boolean) IS
+'gives the remaining messages of a claim back, free after delay seconds, and removes those that were canceled. The claim does not count as an attempt at them, unless failed is true: then those that have had as many attempts as the queue allows become dead letters. Returns the number of messages without those that were canceled, 0 when there is no such live claim. Errors: 22023/22004 argument, 42501. Source: Zaqar, release claim';
+REVOKE ALL ON FUNCTION claim_release(text, text, integer, boolean) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION claim_release(text, text, integer, boolean)
+    TO queue_producer, queue_consumer, queue_admin;
+
+DROP FUNCTION job_root(text, text);
+CREATE FUNCTION job_root(q text, signature text, at timestamp with time zone DEFAULT NULL)
+RETURNS jsonb
+AS 'MODULE_PATHNAME', 'sql_job_root'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION job_root(text, text, timestamp with time zone) IS
+'registers a new root job and returns {"rootJobSignature", "rootJobTimestamp"} for the bodies of its leaves; once this transaction has committed, leaves of earlier roots with that signature are dropped as duplicates instead of being handed out. at: the time that the root job has itself, which is kept as it is; equal times are one root, and a time before that of the last root changes nothing. Errors: 22023/22004 argument, 42704 unknown queue with queue.auto_create off, 42501 no right to push. Source: MediaWiki, Job::newRootJobParams';
+REVOKE ALL ON FUNCTION job_root(text, text, timestamp with time zone) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION job_root(text, text, timestamp with time zone)
+    TO queue_producer, queue_consumer, queue_admin;
+
+--
+-- Privileges on the functions with further arguments
+--
+DO $$
+DECLARE
+    before pg_catalog.pg_init_privs[] := ARRAY(
+        SELECT i FROM pg_catalog.pg_init_privs AS i
+        WHERE i.classoid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::regclass);
+BEGIN
+    EXECUTE pg_catalog.current_setting('queue_update.grants');
+
+    -- They are no part of the extension: pg_dump has to write them.
+    UPDATE pg_catalog.pg_init_privs AS i SET initprivs = b.initprivs
+    FROM pg_catalog.unnest(before) AS b
+    WHERE i.objoid OPERATOR(pg_catalog.=) b.objoid
+      AND i.classoid OPERATOR(pg_catalog.=) b.classoid;
+END
+$$;

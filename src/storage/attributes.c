@@ -5,8 +5,10 @@
  *
  * NOTES
  *	  Attributes are a jsonb object in a column that is NULL for nearly all
- *	  messages.  They say where a dead letter comes from (dead_letter.c), and
- *	  hold the last error of a message that was retried (message_retry).
+ *	  messages.  They say where a dead letter comes from (dead_letter.c),
+ *	  hold the last error of a message that was retried (message_retry), and
+ *	  count how often it was given back without having failed, so that
+ *	  claim_count can go on to count all deliveries.
  *
  * src/storage/attributes.c
  *
@@ -23,6 +25,7 @@
 #include "util/compat.h"
 #include "util/json.h"
 
+#define GIVEN_BACK	"given_back"
 #define ERROR_MAX	8192		/* bytes of an error that are stored */
 
 /* Returns the attributes of a message, or NULL. */
@@ -63,6 +66,33 @@ char *
 attributes_clip_error(const char *error)
 {
 	return pnstrdup(error, pg_mbcliplen(error, strlen(error), ERROR_MAX));
+}
+
+/* Returns how many claims of a message ended without having failed. */
+int
+attributes_given_back(TupleDesc desc, HeapTuple tuple)
+{
+	int64		n;
+
+	if (heap_attisnull(tuple, Anum_message_attributes, NULL) ||
+		!attributes_integer(attributes_of(desc, tuple), GIVEN_BACK, &n))
+		return 0;
+	return (int) Max(0, Min(n, PG_INT32_MAX));
+}
+
+/* Returns a copy of a message's row that was given back once more. */
+HeapTuple
+attributes_count_given_back(TupleDesc desc, HeapTuple tuple)
+{
+	JsonbInState state = {0};
+
+	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
+	json_add_integer(&state, GIVEN_BACK,
+					 (int64) attributes_given_back(desc, tuple) + 1);
+	compat_push_jsonb(&state, WJB_END_OBJECT, NULL);
+	return attributes_replace(desc, tuple,
+							  json_merge(attributes_of(desc, tuple),
+										 JsonbValueToJsonb(state.result)));
 }
 
 /* Returns the attributes, NULL if there are none, with this one set. */

@@ -24,6 +24,8 @@ extern char *attributes_clip_error(const char *error);
 extern char *attributes_text(Jsonb *attributes, const char *key);
 extern bool attributes_integer(Jsonb *attributes, const char *key,
 							   int64 *value);
+extern int	attributes_given_back(TupleDesc desc, HeapTuple tuple);
+extern HeapTuple attributes_count_given_back(TupleDesc desc, HeapTuple tuple);
 extern Jsonb *attributes_set_text(Jsonb *attributes, const char *key,
 								  const char *value);
 

@@ -514,7 +514,7 @@ sub test_lost_claim
 		push_messages(1, $more);
 		are(1, $holding, 'lost claim: it works');
 		is( value(
-				q{SELECT claim_release('mail', claim_id)
+				q{SELECT claim_release('mail', claim_id, failed => true)
 				FROM queue_messages('mail', include_claimed => true)}),
 			1, 'lost claim: it is released');
 		set_slow(0);

@@ -418,7 +418,7 @@ BEGIN
     WHEN 'release' THEN
         span := CASE WHEN random() < 0.2 THEN 1 ELSE 0 END;
         began := clock_timestamp();
-        n := claim_release(held.queue, held.claim, span);
+        n := claim_release(held.queue, held.claim, span, failed => true);
         -- None, if the claim ran out or the queue was purged just now; some of them
         -- may have been canceled.
         IF n <> coalesce(cardinality(rest), 0) AND

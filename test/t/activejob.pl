@@ -286,7 +286,7 @@ RUBY
 	fresh('{}');
 	application('Job.perform_later(1, "gate")');
 	becomes('SELECT count(*) FROM started', 1, 'a job is performed');
-	value("SELECT claim_release('work', claim_id) FROM ($held) AS held");
+	value("SELECT claim_release('work', claim_id, failed => true) FROM ($held) AS held");
 	becomes('SELECT count(*) FROM started', 2, 'its claim ends, and the other worker performs it, too');
 	value('INSERT INTO gate DEFAULT VALUES');
 	once(1, 'a job whose claim has ended');

@@ -248,7 +248,7 @@ BEGIN
 			PERFORM pg_sleep(random() * 0.02);
 			PERFORM claim_complete('q', m[1].claim_id);
 		EXCEPTION WHEN SQLSTATE 'QU004' THEN
-			PERFORM claim_release('q', m[1].claim_id);
+			PERFORM claim_release('q', m[1].claim_id, failed => true);
 		END;
 		COMMIT;
 	END LOOP;

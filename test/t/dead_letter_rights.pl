@@ -57,7 +57,7 @@ sub make_dead_letter
 {
 	my ($role, $q, $body) = @_;
 	return as($role, qq{SELECT queue_push('$q', '"$body"');
-		SELECT claim_release('$q', claim_id) FROM queue_claim('$q', 60, 60)});
+		SELECT claim_release('$q', claim_id, failed => true) FROM queue_claim('$q', 60, 60)});
 }
 
 value(
@@ -146,7 +146,7 @@ is( as('ann', q{SELECT queue_create('t', '{"_max_claim_count": 1}');
 	't', 'dead letters of dead letters');
 value(q{SELECT queue_grant('t', 'ben', 'claim')});
 make_dead_letter('ann', 't', 'deep');
-is(as('ben', q{SELECT claim_release('t.dead', claim_id) FROM queue_claim('t.dead', 60, 60)}),
+is(as('ben', q{SELECT claim_release('t.dead', claim_id, failed => true) FROM queue_claim('t.dead', 60, 60)}),
 	'1', 'claimed by a role that may claim from the first');
 is(as('ben', q{SELECT body FROM queue_dead_letters('t.dead.dead')}),
 	'"deep"', 'and read in the third');
@@ -221,7 +221,7 @@ is( value(q{SELECT total FROM queue_stats('evil')})
 is( as('rival', q{SELECT queue_update('evil', '{"colour": "red"}') IS NOT NULL;
 		SELECT queue_update('evil', '{"_max_claim_count": 2, "_dead_letter_queue": "v"}') IS NOT NULL}),
 	't', 'metadata that does not name another one');
-as('rival', q{SELECT claim_release('evil', claim_id) FROM queue_claim('evil', 60, 60)});
+as('rival', q{SELECT claim_release('evil', claim_id, failed => true) FROM queue_claim('evil', 60, 60)});
 as('rival', q{SELECT count(*) FROM queue_claim('evil', 60, 60)});
 is(value(q{SELECT total FROM queue_stats('v')}), '0',
 	'has the later queue not take its place');
@@ -287,7 +287,7 @@ sub moved
 my $session = $node->background_psql($db, on_error_stop => 0);
 $session->query_safe('SET ROLE ann');
 my $push = q{SELECT cardinality(queue_push_batch('x', '{1, 2}'))};
-my $release = q{SELECT claim_release('x', claim_id) FROM queue_claim('x', 60, 60, 1)};
+my $release = q{SELECT claim_release('x', claim_id, failed => true) FROM queue_claim('x', 60, 60, 1)};
 my $retry = q{SELECT message_retry('x', id, claim_id) IS NULL FROM queue_claim('x', 60, 60, 1)};
 my $claim = q{SELECT count(*) FROM queue_claim('x', 60, 60)};
 is($session->query_safe($push), '2', 'pushed');

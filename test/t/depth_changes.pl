@@ -53,9 +53,9 @@ change('a claim', q{SELECT count(*) FROM queue_claim('q', 600, 0, 10)});
 change('a claim is completed',
 	with_claim('q', 3, q{claim_complete('q', claim_id)}));
 change('a claim is released',
-	with_claim('q', 3, q{claim_release('q', claim_id)}));
+	with_claim('q', 3, q{claim_release('q', claim_id, failed => true)}));
 change('a claim is released with a delay',
-	with_claim('q', 3, q{claim_release('q', claim_id, 1)}));
+	with_claim('q', 3, q{claim_release('q', claim_id, 1, failed => true)}));
 change('a claim is renewed',
 	with_claim('q', 3, q{claim_renew('q', claim_id, 700)}));
 change('a message is deleted under its claim',
@@ -77,7 +77,7 @@ change(
 	SAVEPOINT a;} . push_messages('q', 7) . q{
 	SELECT count(*) FROM queue_pop('q', 3);
 	ROLLBACK TO a;} . with_claim('q', 2, q{claim_complete('q', claim_id)}) . q{
-	SAVEPOINT b;} . with_claim('q', 2, q{claim_release('q', claim_id)}) . q{
+	SAVEPOINT b;} . with_claim('q', 2, q{claim_release('q', claim_id, failed => true)}) . q{
 	RELEASE b; COMMIT});
 change('and rolled back',
 	'BEGIN;' . push_messages('q', 5) . with_claim('q', 4, 'claim_id') . 'ROLLBACK');
@@ -118,7 +118,7 @@ depths_become('early', '0|0|2', 'no delayed message expires before it is due');
 # --- Dead letters, settings, duplicates, root jobs and handlers ---
 
 change('a message is buried', with_claim('q', 3, q{message_bury('q', id, claim_id, 'e')}));
-change('messages are canceled', with_claim('q', 3, q{message_cancel('q', id), claim_release('q', claim_id)})
+change('messages are canceled', with_claim('q', 3, q{message_cancel('q', id), claim_release('q', claim_id, failed => true)})
 	  . q{SELECT messages_cancel('q', ARRAY(SELECT id FROM queue_messages('q', "limit" => 2)))});
 change('a message is published to several queues',
 	q{SELECT topic_bind('t', 'q'), topic_bind('t', 'r'), topic_bind('t', 's');
@@ -128,15 +128,15 @@ value(q{SELECT queue_create('dead', '{"_max_claim_count": 2}')});
 change(
 	'messages that are claimed too often',
 	push_messages('dead', 4)
-	  . with_claim('dead', 4, q{claim_release('dead', claim_id)})
-	  . with_claim('dead', 1, q{claim_release('dead', claim_id)})
+	  . with_claim('dead', 4, q{claim_release('dead', claim_id, failed => true)})
+	  . with_claim('dead', 1, q{claim_release('dead', claim_id, failed => true)})
 	  . with_claim('dead', 1, q{message_retry('dead', id, claim_id)})
 	  . with_claim('dead', 1, q{message_delete('dead', id, claim_id)}));
 depths_become('dead.dead', '2|0|0', 'become dead letters');
 change('a redrive', q{SELECT queue_redrive('dead.dead', "limit" => 1)});
 change('a lower bound of claims',
 	q{SELECT queue_update('dead', '{"_max_claim_count": 1}')});
-value(with_claim('dead', 10, q{claim_release('dead', claim_id)}));
+value(with_claim('dead', 10, q{claim_release('dead', claim_id, failed => true)}));
 depths_become('dead', '0|0|0', 'ends what was claimed before');
 change('a paused queue', push_messages('paused', 4)
 	  . q{SELECT count(*) FROM queue_claim('paused', 1, 0, 2);
@@ -147,7 +147,7 @@ change(
 	SELECT queue_push('keys', '1', dedup_key => 'k'), queue_push('keys', '2', dedup_key => 'k');
 	CREATE TABLE c AS SELECT claim_id FROM queue_claim('keys');
 	SELECT queue_push('keys', '3', dedup_key => 'k');
-	SELECT claim_release('keys', claim_id) FROM c;} . with_claim('keys', 1, q{claim_complete('keys', claim_id)})
+	SELECT claim_release('keys', claim_id, failed => true) FROM c;} . with_claim('keys', 1, q{claim_complete('keys', claim_id)})
 	  . q{SELECT count(*) FROM queue_claim('keys')});
 change(
 	'jobs of an old root', q{
@@ -170,7 +170,7 @@ change('messages of groups',
 change(
 	'are claimed',
 	with_claim('groups', 4, q{claim_complete('groups', claim_id)})
-	  . with_claim('groups', 4, q{claim_release('groups', claim_id, 1)})
+	  . with_claim('groups', 4, q{claim_release('groups', claim_id, 1, failed => true)})
 	  . q{SELECT count(*) FROM queue_claim('groups', 1, 0, 4)});
 depths_become('groups', '28|0|0', 'and these claims end');
 
@@ -188,7 +188,7 @@ for my $end ('ROLLBACK', 'COMMIT')
 		q{SELECT count(*) FROM queue_claim('p', 600, 0, 3)},
 		q{SELECT count(*) FROM queue_claim('p', 1, 0, 3)},
 		q{SELECT count(*) FROM queue_pop('p', 2)},
-		q{SELECT claim_release('p', claim_id) FROM given},
+		q{SELECT claim_release('p', claim_id, failed => true) FROM given},
 		'SAVEPOINT s;' . push_messages('p', 3) . 'ROLLBACK TO s;' . push_messages('p', 1))
 	{
 		value("BEGIN; $sql; PREPARE TRANSACTION 'p" . $n++ . q{'});

@@ -118,7 +118,7 @@ queue('dead', 2, '{"_max_claim_count": 1}');
 query($one, 'BEGIN');
 query($one, "SELECT queue_purge('dead.dead')");
 $claim = claim($two, 'dead', 2, 600);
-query($two, "SELECT claim_release('dead', '$claim')");
+query($two, "SELECT claim_release('dead', '$claim', failed => true)");
 status_is_right('messages that wait for the dead letter queue');
 query($one, 'COMMIT');
 ok( $node->poll_query_until(
@@ -177,7 +177,7 @@ BEGIN
         PERFORM count(claim_complete(q, claim_id))
         FROM (SELECT DISTINCT claim_id FROM queue_claim(q, 600, 0, 2)) AS c;
         IF random() < 0.2 THEN ROLLBACK; ELSE COMMIT; END IF;
-        PERFORM count(claim_release(q, claim_id))
+        PERFORM count(claim_release(q, claim_id, failed => true))
         FROM (SELECT DISTINCT claim_id FROM queue_claim(q, 600, 0, 2)) AS c;
         COMMIT;
     END LOOP;

@@ -31,7 +31,7 @@ $node->safe_psql(
 	SELECT queue_create('own', '{"_max_claim_count": 1, "note": "ü"}');
 	SELECT queue_grant('own', '"Odd ""owner"""', 'push');
 	SELECT queue_push('own', '"dead"');
-	SELECT claim_release('own', claim_id) FROM queue_claim('own', 60, 60);
+	SELECT claim_release('own', claim_id, failed => true) FROM queue_claim('own', 60, 60);
 	SELECT queue_push('own', '"alive"', priority => 3, ttl => 5000);
 	RESET ROLE;
 	CREATE ROLE gone IN ROLE queue_producer, queue_consumer;
@@ -127,7 +127,7 @@ sub check_restored
 	is($server->safe_psql($db, qq{SELECT claim_complete('q', '$claim')}),
 		'2', "$how: the old claim completed");
 	is( $server->safe_psql($db,
-			qq{SELECT claim_renew('q', '$second', 60) IS NOT NULL, claim_release('q', '$second')}),
+			qq{SELECT claim_renew('q', '$second', 60) IS NOT NULL, claim_release('q', '$second', failed => true)}),
 		't|2',
 		"$how: another one renewed and released");
 	cmp_ok($server->safe_psql($db, q{SELECT queue_push('q', '"new"')}),
@@ -182,7 +182,7 @@ sub check_restored
 		"SELECT message_complete('kept', $canceled, '$canceled_claim')",
 		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
 	like($stderr, qr/QU004/, "$how: what was canceled cannot be completed");
-	is( $server->safe_psql($db, "SELECT claim_release('kept', '$canceled_claim');
+	is( $server->safe_psql($db, "SELECT claim_release('kept', '$canceled_claim', failed => true);
 			CALL queue_await('kept', $canceled)"),
 		qq{0\n{"error": null, "result": null, "outcome": "canceled"}},
 		"$how: it is in the history when its claim has ended");

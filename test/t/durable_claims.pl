@@ -247,7 +247,7 @@ my %synchronous = (
 	'claim_next' => q(SELECT count(*) FROM claim_next('plain', :'claim')),
 	'claim_complete' => q(SELECT claim_complete('plain', :'claim')),
 	'claim_renew' => q(SELECT claim_renew('plain', :'claim', 300)),
-	'claim_release' => q(SELECT claim_release('plain', :'claim')),
+	'claim_release' => q(SELECT claim_release('plain', :'claim', failed => true)),
 	'message_delete' => q(SELECT message_delete('plain', :id, :'claim')),
 	'messages_delete' => q(SELECT messages_delete('plain', ARRAY[:id], :'claim')),
 	'message_retry' => q(SELECT message_retry('plain', :id, :'claim', 'failed', 0)),
@@ -320,14 +320,14 @@ SELECT queue_push('plain', to_jsonb(i)) FROM generate_series(1, 6) AS i));
 	{
 		$made += 2;
 		value(
-			q(SELECT claim_release('plain', claim_id)
+			q(SELECT claim_release('plain', claim_id, failed => true)
 			FROM queue_claim('plain', 300, 60, 1)));
 		($lost, $id, $count) = split /\|/, value(
 			q(SELECT claim_id, id, claim_count
 			FROM queue_claim('plain', 300, 60, 1)));
 		last if value(
 			'SELECT pg_current_wal_insert_lsn() - pg_current_wal_lsn() > 40') eq 't';
-		value("SELECT claim_release('plain', '$lost')");
+		value("SELECT claim_release('plain', '$lost', failed => true)");
 	}
 	crash();
 	last
@@ -344,7 +344,7 @@ cmp_ok(value(q(SELECT claimed FROM job_stats('plain'))),
 	'<=', $counted + $made, 'no claim is counted that was not made');
 is(value(q(SELECT free, claimed, total FROM queue_stats('plain'))),
 	'4|2|6', 'no message was lost');
-is( value(qq(SELECT claim_release('plain', '$lost'), claim_renew('plain', '$lost', 300))),
+is( value(qq(SELECT claim_release('plain', '$lost', failed => true), claim_renew('plain', '$lost', 300))),
 	'0|',
 	'the lost claim is as an unknown one');
 ok(refuses($_), "$_ with it is refused")

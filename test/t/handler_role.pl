@@ -182,7 +182,7 @@ is(run_as('mallory', q{INSERT INTO u VALUES (1); INSERT INTO v VALUES (1);}),
 for my $call (
 	'message_delete(m.queue, m.id, m.claim_id)',
 	'message_retry(m.queue, m.id, m.claim_id)',
-	'claim_release(m.queue, m.claim_id)',
+	'claim_release(m.queue, m.claim_id, failed => true)',
 	'claim_complete(m.queue, m.claim_id)',
 	'queue_purge(m.queue)', 'queue_drop(m.queue)')
 {

@@ -224,7 +224,7 @@ foreach my $end ('release', 'rollback', 'retry')
 			$two->query_safe(
 				$end eq 'retry'
 				? "SELECT message_retry('$q', $id, '$claim', 'error', 0)"
-				: "SELECT claim_release('$q', '$claim')");
+				: "SELECT claim_release('$q', '$claim', failed => true)");
 		}
 	}
 	is( join(' ', map { $two->query_safe(claim($q, 1)) } 1 .. $n),
@@ -325,7 +325,7 @@ foreach my $end ('COMMIT', 'ROLLBACK')
 	$one->query_safe("SELECT FROM queue_update('$q', '{\"_group_concurrency\": 2}')");
 	is($get->(), 4, 'up to a bound that is set');
 	push_to($q, "n$_", "g" . $_ % 4) foreach 1 .. 4;
-	is($two->query_safe("SELECT claim_release('$q', '$released')"),
+	is($two->query_safe("SELECT claim_release('$q', '$released', failed => true)"),
 		4, 'some are released meanwhile');
 	$one->query_safe("SELECT FROM queue_update('$q', '{\"_group_concurrency\": null}')");
 	is($get->(), 16, 'all when it is dropped');
@@ -575,7 +575,7 @@ DECLARE
 	c text := lanes.loosen_token();
 BEGIN
 	IF c <> '' THEN
-		PERFORM claim_release('token', c);
+		PERFORM claim_release('token', c, failed => true);
 	END IF;
 END
 $$;

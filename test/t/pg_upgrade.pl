@@ -112,7 +112,7 @@ $old->safe_psql(
 	SELECT queue_create('own', '{"_max_claim_count": 1}');
 	SELECT queue_grant('own', 'pusher', 'push');
 	SELECT queue_push('own', '"dead"');
-	SELECT claim_release('own', claim_id) FROM queue_claim('own', 60, 60);
+	SELECT claim_release('own', claim_id, failed => true) FROM queue_claim('own', 60, 60);
 	CREATE FUNCTION app.work(body jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
 	BEGIN
 		INSERT INTO app.done VALUES (body);
@@ -184,7 +184,7 @@ sub check_upgraded
 	is($value->("SELECT claim_complete('mail', '$claim')"),
 		'2', "$how: the old claim completed");
 	is( $value->(
-			"SELECT claim_renew('mail', '$second', 60) IS NOT NULL, claim_release('mail', '$second')"
+			"SELECT claim_renew('mail', '$second', 60) IS NOT NULL, claim_release('mail', '$second', failed => true)"
 		),
 		't|2',
 		"$how: another one renewed and released");
@@ -229,7 +229,7 @@ sub check_upgraded
 			q{SELECT count(*) = 1 FROM pg_stat_activity
 				WHERE query LIKE 'CALL queue_await%' AND wait_event_type = 'Extension'}),
 		"$how: a session waits for its end");
-	$value->("SELECT claim_release('kept', '$canceled_claim')");
+	$value->("SELECT claim_release('kept', '$canceled_claim', failed => true)");
 	is($waiting->query_safe('SELECT 1'),
 		qq{{"error": null, "result": null, "outcome": "canceled"}\n1},
 		"$how: and is told of it");

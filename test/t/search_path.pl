@@ -106,7 +106,7 @@ sub cycle
 		SELECT free, claimed, delayed, total FROM $schema.queue_stats('q');
 		SELECT body, claim_count FROM $schema.queue_messages('q');
 		SELECT body, claim_count FROM $schema.queue_claim('q', 60, 60, 2);
-		SELECT $schema.claim_release('q', claim_id)
+		SELECT $schema.claim_release('q', claim_id, failed => true)
 			FROM $schema.queue_messages('q', include_claimed => true) LIMIT 1;
 		SELECT body, reason FROM $schema.queue_dead_letters('q.dead');
 		SELECT $schema.queue_redrive('q.dead');

@@ -66,12 +66,12 @@ foreach my $i (1 .. $times)
 	value("SELECT queue_push('unread', '$i', priority => $i % 3)");
 	value("SELECT queue_push('dies', '$i')");
 	value(
-		q{SELECT claim_release('dies', claim_id) FROM queue_claim('dies', 600, 0)}
+		q{SELECT claim_release('dies', claim_id, failed => true) FROM queue_claim('dies', 600, 0)}
 	);
 	value("SELECT queue_push('delayed', '$i', delay => 1)");
 	value("SELECT queue_push('returned', '$i')");
 	value(
-		q{SELECT claim_release('returned', claim_id, 1) FROM queue_claim('returned', 600, 0, 1)}
+		q{SELECT claim_release('returned', claim_id, 1, failed => true) FROM queue_claim('returned', 600, 0, 1)}
 	);
 	switch_segment();
 	my $size = value($size_query);
@@ -103,7 +103,7 @@ is( value(
 	'moved: a claim is renewed');
 is(value("SELECT message_delete('deleted', $ids{deleted}, '$claims{deleted}')"),
 	't', 'moved: a message is deleted under its claim');
-is(value("SELECT claim_release('released', '$claims{released}')"),
+is(value("SELECT claim_release('released', '$claims{released}', failed => true)"),
 	'1', 'moved: a claim is released');
 is(value(q{SELECT id FROM queue_claim('released', 600, 0)}),
 	$ids{released}, 'moved: and its message is claimed again');

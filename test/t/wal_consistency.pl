@@ -71,7 +71,7 @@ value(
 				WHEN 0 THEN NULL;	-- it expires, or is not finished at the crash
 				WHEN 1 THEN PERFORM message_delete(q, m.id, m.claim_id);
 				WHEN 2 THEN PERFORM claim_renew(q, m.claim_id, 1000);
-				WHEN 3 THEN PERFORM claim_release(q, m.claim_id);
+				WHEN 3 THEN PERFORM claim_release(q, m.claim_id, failed => true);
 				WHEN 4 THEN PERFORM message_retry(q, m.id, m.claim_id, 'error ' || m.id, 0);
 				WHEN 6 THEN PERFORM message_bury(q, m.id, m.claim_id, 'error');
 				WHEN 7 THEN PERFORM message_cancel(q, m.id, 'reason');

@@ -72,7 +72,7 @@ my @claims = map {
 	value("SELECT claim_id FROM queue_claim('b', $_, 0, 1)")
 } 10, 600, 600;
 value("SELECT claim_renew('b', '$claims[0]', 3000), claim_complete('b', '$claims[1]')");
-value("SELECT claim_release('b', '$claims[2]')");
+value("SELECT claim_release('b', '$claims[2]', failed => true)");
 ok(wait_to_hear('b'), 'listeners are notified of a release');
 forget_heard();
 
@@ -125,7 +125,7 @@ value(
 		FOR i IN 1 .. 2000 LOOP
 			SELECT claim_id INTO c FROM queue_claim('m', 600, 0, 1);
 			IF i % 2 = 0 THEN
-				PERFORM claim_release('m', c);
+				PERFORM claim_release('m', c, failed => true);
 				SELECT claim_id INTO c FROM queue_claim('m', 600, 0, 1);
 			END IF;
 			INSERT INTO ending VALUES (i, c);
@@ -215,7 +215,7 @@ $held = value(
 $held =~ s/^\d+\n//;
 forget_heard();
 my $before = time;
-value("SELECT claim_release('f', '$held', 1)");
+value("SELECT claim_release('f', '$held', 1, failed => true)");
 $heard_at = wait_to_hear('f');
 cmp_ok($heard_at - $before, '>=', 1, 'no notification at once of a release with a delay, but when it is due');
 

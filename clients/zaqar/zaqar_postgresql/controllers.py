@@ -265,7 +265,7 @@ class ClaimController(Controller, storage.Claim):
             raise errors.ClaimDoesNotExist(claim_id, queue, project)
 
     def delete(self, queue, claim_id, project=None):
-        self._database.rows('SELECT claim_release(%s::text, %s::text)', queue,
+        self._database.rows('SELECT claim_release(%s::text, %s::text, failed => true)', queue,
                             as_claim(claim_id), project=project)
 
 
