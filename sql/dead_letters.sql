@@ -235,4 +235,29 @@ SELECT claim_release('deploys.dead', claim_id) FROM queue_claim('deploys.dead', 
 SELECT body, claim_count FROM queue_dead_letters('deploys.dead');
 SELECT claim_release('deploys', 'x', 0, NULL);
 
+-- A worker that claims ten, fails at the first one, and gives the others back: they
+-- were never tried, so none of them dies with it.
+SELECT queue_create('ten', '{"_max_claim_count": 3}');
+SELECT queue_push_batch('ten', ARRAY(SELECT to_jsonb(i) FROM generate_series(1, 10) AS i)) IS NOT NULL AS pushed;
+DO $$
+DECLARE
+    c text;
+    first bigint;
+    n int;
+BEGIN
+    FOR attempt IN 1 .. 3 LOOP
+        SELECT max(claim_id), min(id), count(*) INTO c, first, n FROM queue_claim('ten', 600, 60, 10);
+        ASSERT n = 10;
+        IF attempt = 2 THEN     -- the two calls that do this
+            PERFORM message_retry('ten', first, c, 'fails', 0);
+            PERFORM claim_release('ten', c);
+        ELSE
+            PERFORM queue_step('ten', c, '{}', jsonb_build_array(
+                jsonb_build_object('id', first, 'error', 'fails', 'delay', 0)), "limit" => 0);
+        END IF;
+    END LOOP;
+END $$;
+SELECT body, claim_count FROM queue_dead_letters('ten.dead');
+SELECT count(*), max(claim_count) FROM queue_messages('ten', "limit" => 100);
+
 DROP EXTENSION queue;

@@ -172,7 +172,15 @@ SELECT queue_push_batch('jobs', '{1, 2, 3}') IS NOT NULL AS pushed;
 -- The message about the failure has the id of the job.
 SET client_min_messages = error;
 CALL job_run('{jobs}', 3, 10, NULL) \gset
+-- Results of jobs without a history are thrown away, too.
+SELECT queue_create('lost');
+SELECT job_handler('lost', 'handle(jsonb)');
+SELECT queue_push_batch('lost', '{1, 3}') IS NOT NULL AS pushed;
+SET client_min_messages = notice;
+CALL job_run('{lost}', 2, 10, NULL) \gset lost_
 SET client_min_messages = warning;
+SELECT :'lost_result'::jsonb - '{elapsed,reached}'::text[] AS result;
+SELECT job_handler('lost', NULL);
 ALTER DATABASE :"DBNAME" IS_TEMPLATE false;
 SELECT :'result'::jsonb - '{elapsed,reached}'::text[] AS result;
 SELECT outcome, attempts, result, error FROM queue_finished('jobs');

@@ -169,6 +169,31 @@ SELECT body, ttl >= 60 AS lives FROM queue_claim('due', 1, 0, 10) ORDER BY id;
 SELECT pg_sleep(1.2);
 SELECT body, ttl >= 60 AS lives FROM queue_claim('due', 1, 0, 10) ORDER BY id;
 
+-- Nor do the 14 days that bound a claim end its lifetime.
+DO $$
+DECLARE
+    m queue_message;
+BEGIN
+    PERFORM queue_push_batch('far', '{1, 2, 3}', 60);
+    FOR m IN SELECT * FROM queue_claim('far', 5, 0) LOOP
+        IF m.body = '1' THEN
+            PERFORM message_retry('far', m.id, m.claim_id, 'fails', 1209600);
+        ELSIF m.body = '2' THEN
+            PERFORM queue_step('far', m.claim_id, '{}', jsonb_build_array(
+                jsonb_build_object('id', m.id, 'delay', 1209600)), "limit" => 0);
+        END IF;
+    END LOOP;
+    PERFORM claim_release('far', c.claim_id, 1209600) FROM queue_claim('far', 5, 0) AS c;
+    PERFORM queue_post('far', '[{"body": 4, "ttl": 60, "delay": 1209600}]');
+    FOR i IN 0 .. 3 LOOP
+        EXECUTE format('UPDATE queue_data.delayed_%s
+            SET created_at = created_at - interval ''1209605 s'',
+                due_at = due_at - interval ''1209605 s''
+            WHERE queue_id = (SELECT id FROM queue_data.queue WHERE name = ''far'')', i);
+    END LOOP;
+END $$;
+SELECT body, ttl >= 1209660 AS lives FROM queue_claim('far', 10, 0) ORDER BY body;
+
 -- So does one that was due long ago, since no worker ran, nor was anything claimed.
 SELECT queue_push('late', '1', 60, 3600) > 0 AS pushed;
 DO $$

@@ -163,6 +163,14 @@ SELECT read_ct FROM pgmq.read('d', 0, 1);
 SELECT count(*) FROM pgmq.read('d', 0, 1);
 SELECT body, origin_queue FROM queue_dead_letters('d.dead');
 
+-- What a worker of queue has given back is no attempt; but it was read.
+SELECT pgmq.create('given');
+SELECT pgmq.send('given', '1');
+SELECT claim_release('given', claim_id) FROM queue_claim('given');
+SELECT read_ct FROM pgmq.q_given;
+SELECT read_ct FROM pgmq.read('given', 0, 1);
+SELECT claim_count FROM queue_messages('given');
+
 -- A queue of other clients becomes one of pgmq
 SELECT queue_push('old', '1', priority => 3) IS NOT NULL,
        queue_push('old', '2') IS NOT NULL;

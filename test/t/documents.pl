@@ -532,9 +532,10 @@ foreach (
 			FROM pg_proc WHERE pronamespace = 'queue'::regnamespace
 				AND probin LIKE '%/queue' AND proname <> 'job_due'}))
 {
-	s/ DEFAULT (NULL|[^:,)]+)(?:::[\w\[\]]+(?: \w+)?)?/ = $1/g;
+	s/ DEFAULT (NULL|[^:,)]+)(?:::[\w\[\]]+(?: \w+)*)?/ = $1/g;
 	s/\bIN //g;
 	s/\binteger\b/int/g;
+	s/\btimestamp with time zone\b/timestamptz/g;
 	s/^queue_revoke\K.*/(/;
 	push @missing, $_ if index($reference, $_) < 0;
 }

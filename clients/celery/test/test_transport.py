@@ -245,6 +245,11 @@ class TestTransport(unittest.TestCase):
         self.assertEqual(self.stats(), (5, 0, 0))
         with self.assertRaises(connection.connection_errors):
             self.received[0].ack()
+        self.received = []
+        other = self.connect()
+        self.consume(other)
+        self.drain(other, 1)            # it was delivered, so it may have run
+        self.assertTrue(self.received[0].delivery_info['redelivered'])
 
     def test_basic_get_and_no_ack(self):
         connection = self.connect()
