@@ -100,6 +100,30 @@ assert request('POST', queue + '/messages', post)[0] == 400
 assert request('GET', '/v2/queues?name=%00')[0] == 400
 assert request('GET', claims + '/%00')[0] == 404
 
+# php-opencloud's life of a claim, in each version
+assert request('POST', queue + '/messages', {'messages': [{'ttl': 300, 'body': 1}]})[0] == 201
+for version in 'v1', 'v1.1', 'v2':
+    path = claims.replace('v2', version, 1)
+    status, claim, document = request('POST', path + '?limit=5', {'ttl': 300, 'grace': 300})
+    assert status == 201 and claim.startswith(path + '/')
+    assert request('GET', claim)[0] == 200
+    assert request('PATCH', claim, {'ttl': 400, 'grace': 0})[0] == 204
+    if version == 'v1':
+        assert request('PATCH', claim, {'ttl': 400})[0] == 204
+    document = request('GET', claim)[2]
+    assert document['ttl'] == 400 and document['messages'][0]['ttl'] >= 690
+    assert request('DELETE', claim)[0] == 204
+    assert request('DELETE', claim)[0] == 204   # there is none
+    assert request('GET', claim)[0] == 404
+    assert request('DELETE', path + '/malformed')[0] == 204
+    status, claim, document = request('POST', path + '?limit=5', {'ttl': 300, 'grace': 300})
+    assert status == 201
+    message = (document if version == 'v1' else document['messages'])[0]
+    assert request('DELETE', message['href'])[0] == 204
+    assert request('DELETE', claim)[0] == 204
+    assert request('POST', queue + '/messages', {'messages': [{'ttl': 300, 'body': 1}]})[0] == 201
+assert request('POST', queue + '/purge', {'resource_types': ['messages']})[0] == 204
+
 [message] = request('POST', queue + '/messages', {'messages': [{'body': 1}]})[2]['resources']
 assert request('GET', message)[0] == 200
 headers['X-Project-ID'] = 'other'
