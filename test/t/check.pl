@@ -1,5 +1,6 @@
 # What test/check does with TAP tests: it says when a file begins and how it ends, ends one
 # that hangs with all that it has started, counts it as failed, and lists what was skipped.
+# It chooses the files by their names and by its options.
 #
 # One mode: the servers are those of the files.
 
@@ -121,5 +122,51 @@ is($out =~ s/.*?^(?=skipped)//msr,
 	  . "skipped: skips_one: no y (apt install y)\n"
 	  . "1 passed, 1 failed, 3 skipped\n",
 	'what was skipped is said at the end');
+
+# --- Which tests run ---
+
+# What is chosen with these settings and names: TAP tests, models, regression tests
+sub chooses
+{
+	my ($settings, @names) = @_;
+	my $chosen = '';
+
+	IPC::Run::run(
+		[
+			'sh', '-euc', q{
+			cd "$0"
+			here=$0/test
+			. test/sandbox.sh
+			. test/check.d/names.sh
+			long= older= quick=
+			eval "$1"
+			shift
+			names=" $* "
+			known "$@"
+			choose
+			echo $all "[$(echo $models)]" $(chosen sql sql)
+		}, $top, $settings, @names
+		],
+		'>&', \$chosen);
+	return $chosen;
+}
+
+is(chooses('', 'cancel'), "preloaded:test/t/cancel.pl [] cancel\n", 'a name of two kinds');
+is(chooses('', 'rows'), "preloaded:test/t/rows.pl plain:test/t/rows.pl []\n", 'in two modes');
+is(chooses('quick=yes', 'rows'), "preloaded:test/t/rows.pl []\n", '-q: in one');
+is(chooses('', 'availability'), "preloaded:test/t/models.pl [availability]\n", 'a model');
+is(chooses('', 'availability', 'models'), "preloaded:test/t/models.pl []\n", 'all models');
+like(chooses('', 'clam_order'), qr/no test "clam_order". Near: claim_order$/m, 'a wrong letter');
+like(chooses('', 'laim_order'), qr/Near: claim_order claim_order_without_worker$/m, 'a part of a name');
+like(chooses('', 'r'), qr/no test "r". Near:[\w -]+$/, 'what is near are names only');
+unlike(chooses(''), qr/\bmodels\.pl/, 'without -a, not what takes long');
+like(chooses('long=yes'), qr/\bmodels\.pl/, '-a: that too');
+unlike(chooses('quick=yes'), qr/plain:|\bmodels\.pl/, '-q: the core, in one mode');
+foreach my $options ('-a -q', '-a -o pg_config', '-q -o ./pg_config', '-x')
+{
+	my $said = '';
+	IPC::Run::run([ "$top/test/check", split ' ', $options ], '>&', \$said);
+	like($said, qr/^check: usage: /, "test/check $options: not allowed");
+}
 
 done_testing();

@@ -1,0 +1,76 @@
+# test/check.d/names.sh - which tests test/check runs
+#
+# Sourced by test/check in the directory above test/.  $names are those that were asked
+# for, with a space before and after each; the options are in $long, $older and $quick.
+
+# known NAME...: each must be the name of a test.
+known()
+{
+	for name in "$@"; do
+		for file in "t/$name.pl" "../sql/$name.sql" "isolation/specs/$name.spec" \
+			"model/$name.pml"
+		do
+			[ ! -f "$here/$file" ] || continue 2
+		done
+		die "there is no test \"$name\". Near:" $(cd "$here" &&
+			for file in t/*.pl ../sql/*.sql isolation/specs/*.spec model/*.pml; do
+				file=${file##*/}
+				echo "${file%.*}"
+			done | awk -v name="$name" -f check.d/near.awk)
+	done
+}
+
+# Those that take more than 40 s
+longest='models queue_web zaqar activejob site build languages recipes shard_move_faults
+	bench worker_node worker_python job_schedule many_queues public_harness lanes_room
+	shard_move handlers_crash group_rate library_version depths history group_wakeups
+	expired_messages prepared_transactions stress celery documents crash'
+
+# chosen DIRECTORY ENDING: the names of the files there that are to run
+chosen()
+{
+	for name in $(cd "$1" && ls); do
+		name=${name%.$2}
+		case $names in "  " | *" $name "*) echo "$name" ;; esac
+	done
+}
+
+# choose: sets $all to the TAP tests, each with its mode: with the library preloaded, and
+# without but for those that say that the modes cannot differ.  What takes longest begins
+# first.  t/models.pl runs the models that are named in $models, or all.
+choose()
+{
+	models=
+	case $names in
+		*" models "*) ;;
+		*)
+			for name in $(cd test/model && ls *.pml); do
+				case $names in *" ${name%.pml} "*) models="$models ${name%.pml}" ;; esac
+			done
+			;;
+	esac
+	[ -z "$models" ] || names="${names}models "
+	export models
+	all=
+	for name in $longest $(chosen test/t pl); do
+		file=test/t/$name.pl
+		case " $all $(chosen test/t pl | tr '\n' ' ')" in
+			*":$file "*) continue ;;
+			*" $name "*) ;;
+			*) continue ;;
+		esac
+		if [ -n "$older" ]; then
+			! grep -q '\boldinstall\b' "$file" || all="$all plain:$file"
+			continue
+		fi
+		if [ "$names" != "  " ]; then
+			:
+		elif [ -n "$quick" ]; then
+			grep -q '^# test/check -q ' "$file" || continue
+		elif [ -z "$long" ]; then
+			! grep -q '^# test/check -a ' "$file" || continue
+		fi
+		all="$all preloaded:$file"
+		[ -n "$quick" ] || grep -q '^# One mode: ' "$file" || all="$all plain:$file"
+	done
+}
