@@ -166,7 +166,7 @@ foreach my $options ('-a -q', '-a -o pg_config', '-q -o ./pg_config', '-x')
 {
 	my $said = '';
 	IPC::Run::run([ "$top/test/check", split ' ', $options ], '>&', \$said);
-	like($said, qr/^check: usage: /, "test/check $options: not allowed");
+	like($said, qr/^check: usage: /m, "test/check $options: not allowed");
 }
 
 done_testing();
