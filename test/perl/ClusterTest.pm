@@ -59,9 +59,12 @@ sub query_until
 {
 	my ($node, $db, $sql, $wanted) = @_;
 	my $until = time + 180;
-	my (undef, $got, $stderr) = $node->psql($db, $sql);
+	my (undef, $got, $stderr) = eval { $node->psql($db, $sql) };
 	my $error = qr/(?:ERROR|FATAL|error):/;
 	my $session;
+
+	# A psql that finds no server may exit before all of the query was written to it.
+	($got, $stderr) = ('', "error: $@") if !defined $got;
 
 	# Each look would be a note.
 	no warnings 'redefine';

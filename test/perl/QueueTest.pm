@@ -14,10 +14,13 @@ use Test::More;
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw($node $db start_server value state_of becomes becomes_true);
-our @EXPORT_OK = qw(wal_since find_python plant_functions $end_claims);
+our @EXPORT_OK = qw(wal_since find_python plant_functions $end_claims $one);
 
 our $db = 'postgres';
 our $node;
+
+# The session that value() uses, if there is one
+our $one;
 
 # Has the claim of a message end as a worker of the manual writes that the message was
 # sent, before it completes it
@@ -41,15 +44,17 @@ sub start_server
 	$node->init;
 	$node->append_conf('postgresql.conf', $settings);
 	$node->start;
+	$one = undef;
 	value('CREATE EXTENSION queue');
 	return;
 }
 
-# What a statement returns, in a session of its own
+# What a statement returns, in $one, or in a session of its own
 sub value
 {
 	my ($sql, $database) = @_;
 
+	return $one->query_safe($sql) if $one && !defined $database;
 	return $node->safe_psql($database // $db, $sql);
 }
 
@@ -84,12 +89,13 @@ sub wal_since
 	return $out;
 }
 
-# Tests that a query returns this value soon.
+# Tests that a query returns this value soon, also if sessions end meanwhile.
 sub becomes
 {
-	my ($query, $wanted, $what) = @_;
+	my ($query, $wanted, $what, %options) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	my ($got, $error) = ClusterTest::query_until($node, $db, $query, $wanted);
+	my ($got, $error) =
+	  ClusterTest::query_until($node, $options{database} // $db, $query, $wanted);
 
 	die $error if $error;
 	return is($got, $wanted, $what);

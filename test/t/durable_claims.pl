@@ -13,7 +13,7 @@ use lib "$FindBin::RealBin/../perl";
 
 use IPC::Run;
 use PostgreSQL::Test::Utils;
-use QueueTest qw($node start_server);
+use QueueTest qw($node $one start_server value);
 use Test::More;
 use Time::HiRes qw(sleep);
 
@@ -89,24 +89,17 @@ BEGIN
 	RETURN true;
 END $$;));
 
-my $session;
 
 sub connect_session
 {
-	$session = $node->background_psql('postgres');
-	$session->query_safe(q(
+	$one = $node->background_psql('postgres');
+	$one->query_safe(q(
 CREATE TEMP TABLE temporary (id bigint);
 CREATE TEMP TABLE deferred (id bigint);
 CREATE CONSTRAINT TRIGGER deferred AFTER INSERT ON deferred
 	DEFERRABLE INITIALLY DEFERRED
 	FOR EACH ROW EXECUTE FUNCTION insert_when_deferred()));
 	return;
-}
-
-sub value
-{
-	my ($sql) = @_;
-	return $session->query_safe($sql);
 }
 
 # The header of a page may lie between the ends of what was written and flushed.
@@ -293,7 +286,7 @@ sub refuses
 sub crash
 {
 	$node->stop('immediate');
-	$session->{run}->kill_kill;
+	$one->{run}->kill_kill;
 	$node->start;
 	connect_session();
 	return;
@@ -584,6 +577,6 @@ for (my $round = 1; $round <= $rounds || ($losses == 0 && $round <= $rounds + 10
 }
 cmp_ok($losses, '>', 0, 'the crashes have lost claims');
 
-$session->quit;
+$one->quit;
 $node->stop;
 done_testing();

@@ -10,7 +10,7 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 
 use PostgreSQL::Test::Utils;
-use QueueTest qw($node $db start_server value);
+use QueueTest qw($node $db start_server value becomes_true);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -27,20 +27,6 @@ $node->safe_psql(
 		'INSERT INTO done VALUES (m); SELECT true';
 	SELECT queue_create('r'); SELECT queue_push('r', '1');
 	SELECT queue_create('h'); SELECT queue_push('h', '"job"')});
-
-sub becomes_true
-{
-	my ($sql, $what) = @_;
-	my $until = time + 180;
-	my $got = '';
-
-	while (($got = value($sql)) ne 't' && time < $until)
-	{
-		sleep 0.1;
-	}
-	is($got, 't', $what);
-	return;
-}
 
 foreach my $crash (0, 1)
 {

@@ -10,10 +10,11 @@ use lib "$FindBin::RealBin/../perl";
 
 use ClusterTest;
 use PostgreSQL::Test::Utils;
+use QueueTest qw($node value);
 use Test::More;
 use Time::HiRes qw(time);
 
-my $node = PostgreSQL::Test::Cluster->new('main');
+$node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 $node->append_conf(
 	'postgresql.conf', q{
@@ -24,11 +25,6 @@ log_min_messages = warning
 $node->start;
 my $preloaded = $node->safe_psql('postgres', 'SHOW shared_preload_libraries') =~
   /\bqueue\b/;
-
-sub sql
-{
-	return $node->safe_psql('postgres', $_[0]);
-}
 
 # SQLSTATE and detail of the error in which a command ends
 sub error_of
@@ -42,7 +38,7 @@ sub error_of
 
 # --- A database that becomes one of two servers ---
 
-sql('CREATE EXTENSION queue');
+value('CREATE EXTENSION queue');
 
 # It waits for a session that creates a queue, and sessions that create one wait
 # for it.
@@ -57,7 +53,7 @@ $second->query_until(qr/ended/, "\\echo ended\n");
 like($second->{stderr}, qr/this database has queues/, 'and finds the queue');
 $second->{stderr} = '';
 
-sql(q{SELECT queue_drop('early')});
+value(q{SELECT queue_drop('early')});
 $second->query_safe(
 	q{BEGIN; SELECT queue_shard_init(queue_shard('q1') % 2 + 1, 2)});
 $first->query_until(qr/begun/, "\\echo begun\nSELECT queue_push('q1', '1');\n");
@@ -66,20 +62,20 @@ $second->query_safe('COMMIT');
 $first->query_until(qr/ended/, "\\echo ended\n");
 like($first->{stderr}, qr/queue "q1" is on another server/, 'and then gets the error');
 $first->{stderr} = '';
-is(sql('SELECT count(*) FROM queue_data.queue'), '0', 'the queue was not created');
+is(value('SELECT count(*) FROM queue_data.queue'), '0', 'the queue was not created');
 $_->quit foreach $first, $second;
 
 # --- Every function ---
 
-my ($here, $there) = split /\n/, sql(q{
+my ($here, $there) = split /\n/, value(q{
 	SELECT q FROM (SELECT DISTINCT ON (state) state, q
 		FROM generate_series(1, 1000) AS g, concat('n', g) AS q
 			JOIN queue_data.shard ON shard = queue_shard(q)
 		ORDER BY state, g) AS s ORDER BY state});
-my $there_shard = sql("SELECT queue_shard('$there')");
-my $remote = sql("SELECT format('QU010 Shard %s is on \"%s\".', shard, peer)
+my $there_shard = value("SELECT queue_shard('$there')");
+my $remote = value("SELECT format('QU010 Shard %s is on \"%s\".', shard, peer)
 	FROM queue_data.shard WHERE shard = $there_shard");
-sql(q{CREATE FUNCTION handle(jsonb) RETURNS boolean LANGUAGE sql AS 'SELECT true'});
+value(q{CREATE FUNCTION handle(jsonb) RETURNS boolean LANGUAGE sql AS 'SELECT true'});
 
 my %call = (
 	batch_create => 'NULL, false, %s',
@@ -138,7 +134,7 @@ my %call = (
 	job_list => '%s',
 	job_handler => q{%s, 'handle(jsonb)'});
 is( join(' ', sort keys %call),
-	sql(q{SELECT string_agg(name, ' ' ORDER BY name COLLATE "C")
+	value(q{SELECT string_agg(name, ' ' ORDER BY name COLLATE "C")
 		FROM pg_proc, CAST(pg_proc.oid::regproc AS text) AS name
 		WHERE 'q' = ANY (proargnames) AND probin LIKE '%/queue' AND prokind = 'f'
 		AND proname NOT IN ('queue_shard', 'job_schedule')}),
@@ -158,8 +154,8 @@ is(error_of($_), $remote, $_) foreach (
 	"SELECT queue_redrive('$here', '$there')",
 	"SELECT queue_create('$here', '{\"_dead_letter_queue\": \"$there\"}')",
 	"SELECT queue_push('$there.dead', '1')");
-is(sql('SELECT count(*) FROM queue_data.queue'), '0', 'no queue was created');
-sql("SELECT queue_create('$here')");
+is(value('SELECT count(*) FROM queue_data.queue'), '0', 'no queue was created');
+value("SELECT queue_create('$here')");
 is( error_of("SELECT queue_update('$here', '{\"_dead_letter_queue\": \"$there\"}')"),
 	$remote, 'metadata that names a dead letter queue on another server');
 is( error_of("SELECT job_schedule('s', '* * * * *', '$there', '1')") =~ /^(?:QU010|55000)/,
@@ -171,19 +167,19 @@ is(error_of("SELECT topic_bind('a', '$here')") =~ /^0A000/, 1, 'topic_bind');
 is( error_of("BEGIN; SELECT queue_push_lazy('$here', '1');
 	UPDATE queue_data.shard SET state = 'remote' WHERE shard = queue_shard('$here'); COMMIT")
 	  =~ /^QU010/, 1, 'a lazy push at commit');
-sql(q{UPDATE queue_data.shard SET state = 'local' WHERE shard = queue_shard(}
+value(q{UPDATE queue_data.shard SET state = 'local' WHERE shard = queue_shard(}
 	  . "'$here')");
 
 # What is here works, in all other functions too.
-is( sql("SELECT queue_create('$here.dead'), queue_push('$here', '1') > 0,
+is( value("SELECT queue_create('$here.dead'), queue_push('$here', '1') > 0,
 	queue_exists('$here'); SELECT body FROM queue_claim('$here', 60, 60);
 	SELECT body, claim_count FROM queue_claim_any('{$here,$here.dead}')"),
 	"t|t|t\n1", 'what is here works');
 my $lock = q{SELECT count(*) FROM pg_locks WHERE locktype = 'object' AND objsubid = 5
 	AND classid = 'queue_data.queue'::regclass};
-is(sql("BEGIN; SELECT queue_push('$here', '2') > 0; $lock"),
+is(value("BEGIN; SELECT queue_push('$here', '2') > 0; $lock"),
 	"t\n0", 'a push locks no shard');
-is( sql("BEGIN; SELECT queue_push('$here.dead.dead', '2') > 0; $lock AND objid = queue_shard('$here')"),
+is( value("BEGIN; SELECT queue_push('$here.dead.dead', '2') > 0; $lock AND objid = queue_shard('$here')"),
 	"t\n1", 'creating a queue does');
 
 # --- The map changes ---
@@ -191,7 +187,7 @@ is( sql("BEGIN; SELECT queue_push('$here.dead.dead', '2') > 0; $lock AND objid =
 sub move
 {
 	my ($state) = @_;
-	sql("UPDATE queue_data.shard SET state = '$state', peer = 'elsewhere'
+	value("UPDATE queue_data.shard SET state = '$state', peer = 'elsewhere'
 		WHERE shard = queue_shard('$here')");
 	return;
 }
@@ -202,11 +198,11 @@ my $claim = $connected->query_safe(
   =~ s/^t\n//r;
 my $prepared = "PREPARE p AS SELECT claim_renew('$here', '$claim', 60) > now()";
 is($connected->query_safe("$prepared; EXECUTE p"), 't', 'a claim, in a connected session');
-sql(qq{BEGIN; SELECT queue_push('$here', '4'); PREPARE TRANSACTION 'prepared'});
+value(qq{BEGIN; SELECT queue_push('$here', '4'); PREPARE TRANSACTION 'prepared'});
 
 # Three sessions wait, in a queue in which they find nothing.
-sql("SELECT queue_create('$here.dead.dead')");
-sql("SELECT queue_purge('$here.dead.dead')");
+value("SELECT queue_create('$here.dead.dead')");
+value("SELECT queue_purge('$here.dead.dead')");
 my ($took, $log_size);
 
 # A session that nothing wakes probes after five seconds.  One that is woken ends before
@@ -243,10 +239,10 @@ like($connected->{stderr}, qr/queue "$here" is on another server/,
 $connected->{stderr} = '';
 my $elsewhere = qr/^QU010 Shard \d+ is on "elsewhere"/;
 like(error_of("SELECT queue_push('$here', '5')"), $elsewhere, 'a new session');
-is(sql(q{SELECT count(*) FROM queue_list()}), '0', 'lists have only what is here');
-is(sql(q{SELECT count(*) FROM queue_ready()}), '0', 'queue_ready');
-is(sql(q{SELECT count(*) FROM queue_claim_any()}), '0', 'queue_claim_any');
-sql(q{COMMIT PREPARED 'prepared'});
+is(value(q{SELECT count(*) FROM queue_list()}), '0', 'lists have only what is here');
+is(value(q{SELECT count(*) FROM queue_ready()}), '0', 'queue_ready');
+is(value(q{SELECT count(*) FROM queue_claim_any()}), '0', 'queue_claim_any');
+value(q{COMMIT PREPARED 'prepared'});
 
 # A session that reads without a lock, in a transaction in which it has found the
 # queue, learns nothing of the map until it looks again.
@@ -269,7 +265,7 @@ move('local');
 is($connected->query_safe('EXECUTE p'), 't', 'it is here again: the claim is live');
 is($connected->query_safe("SELECT body FROM queue_claim('$here', 60, 60)"),
 	'4', 'and what was pushed is there');
-is(sql(q{SELECT string_agg(name, ' ') FROM queue_list()}),
+is(value(q{SELECT string_agg(name, ' ') FROM queue_list()}),
 	"$here $here.dead $here.dead.dead", 'and in the list');
 
 # --- Background processes ---
@@ -279,34 +275,34 @@ SKIP:
 	skip 'no background processes', 5 unless $preloaded;
 
 	# The queue has a handler, and much that is due at any moment.
-	sql(qq{CREATE TABLE done (n bigint);
+	value(qq{CREATE TABLE done (n bigint);
 		CREATE FUNCTION work(body jsonb) RETURNS boolean LANGUAGE plpgsql AS \$\$
 		BEGIN INSERT INTO done VALUES (body::bigint); RETURN true; END \$\$;
 		SELECT queue_purge('$here'), queue_pause('$here'), job_handler('$here', 'work(jsonb)')});
-	sql(qq{SELECT queue_push_batch('$here', array_agg(to_jsonb(g)))
+	value(qq{SELECT queue_push_batch('$here', array_agg(to_jsonb(g)))
 			FROM generate_series(1, 100) AS g;
 		BEGIN;
 		SELECT queue_resume('$here');
 		UPDATE queue_data.shard SET state = 'remote' WHERE shard = queue_shard('$here');
 		COMMIT});
 	$log_size = -s $node->logfile;
-	my $before = sql('SELECT count(*) FROM done');
+	my $before = value('SELECT count(*) FROM done');
 
 	# The worker looks, and after a second it would look again.
 	my $visited = q{SELECT rounds FROM queue_data.queue_workers WHERE database = 'postgres'};
-	my $rounds = sql($visited);
-	sql(q{SELECT queue_push('other' || g, '1') FROM generate_series(1, 20) AS g
+	my $rounds = value($visited);
+	value(q{SELECT queue_push('other' || g, '1') FROM generate_series(1, 20) AS g
 		WHERE EXISTS (SELECT FROM queue_data.shard
 			WHERE shard = queue_shard('other' || g) AND state = 'local')});
 	ok($node->poll_query_until('postgres', "SELECT ($visited) > $rounds + 1"),
 		'the worker goes on');
-	is(sql('SELECT count(*) FROM done'), $before, 'no job of a queue that is not here runs');
+	is(value('SELECT count(*) FROM done'), $before, 'no job of a queue that is not here runs');
 	is(substr(slurp_file($node->logfile), $log_size) =~ /^.*(?:ERROR|WARNING): .*$/m ? $& : '',
 		'', 'and nothing is logged');
 	move('local');
 	ok($node->poll_query_until('postgres', 'SELECT count(*) = 100 FROM done'),
 		'it is here again: its jobs run');
-	is( sql(q{SELECT last_error FROM queue_data.queue_workers WHERE database = 'postgres'}),
+	is( value(q{SELECT last_error FROM queue_data.queue_workers WHERE database = 'postgres'}),
 		'', 'the worker has had no error');
 }
 
