@@ -52,9 +52,10 @@ choose()
 	[ -z "$models" ] || names="${names}models "
 	export models
 	all=
-	for name in $longest $(chosen test/t pl); do
+	wanted=$(chosen test/t pl | tr '\n' ' ')
+	for name in $longest $wanted; do
 		file=test/t/$name.pl
-		case " $all $(chosen test/t pl | tr '\n' ' ')" in
+		case " $all $wanted" in
 			*":$file "*) continue ;;
 			*" $name "*) ;;
 			*) continue ;;
