@@ -8,15 +8,13 @@ use warnings;
 
 use Exporter 'import';
 use PostgreSQL::Test::Utils;
-use QueueTest qw($node $db);
+use QueueTest qw($node $db $one value);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw($node $db $one $bound $size_query $in_use
-  start_server value worker becomes_true counter_passes relations_of
+  start_server value worker becomes_true counter_passes relations_of relations_query
   switch_segment switch_segments hold_snapshot);
-
-our $one;
 
 # A segment is closed when half of this was written to it.  Between two switches
 # the test writes one portion, which is about as much again; claims write
@@ -43,12 +41,6 @@ queue.min_message_ttl = 1
 	);
 	$one = $node->background_psql($db);
 	return;
-}
-
-sub value
-{
-	my ($sql) = @_;
-	return $one->query_safe($sql);
 }
 
 # A column of the worker's counters
@@ -78,12 +70,16 @@ sub counter_passes
 }
 
 # Where the messages of a queue are
-sub relations_of
+sub relations_query
 {
 	my ($q) = @_;
-	return value(
-		"SELECT coalesce(string_agg(DISTINCT relation, ' '), '') FROM queue_data.message WHERE queue = '$q'"
-	);
+	return
+	  "SELECT coalesce(string_agg(DISTINCT relation, ' '), '') FROM queue_data.message WHERE queue = '$q'";
+}
+
+sub relations_of
+{
+	return value(relations_query(@_));
 }
 
 our $size_query = q{

@@ -81,7 +81,7 @@ cmp_ok($largest, '<', $bound, 'the tables are bounded');
 note "largest size: $largest";
 cmp_ok(worker('truncated'), '>', 0, 'segments were truncated');
 cmp_ok(worker('moved'), '>', 0, 'messages were moved');
-isnt(relations_of($_), $was_in{$_}, "one of \"$_\" too")
+becomes_true("SELECT (${\relations_query($_)}) <> '$was_in{$_}'", "one of \"$_\" too")
   foreach (@special_queues[ 0 .. 3 ]);
 becomes_true("SELECT ($in_use) <= 10", 'some segments stay, with stragglers');
 

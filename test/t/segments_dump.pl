@@ -83,6 +83,8 @@ sub run_dump
 	my ($what, @options) = @_;
 	my $stderr;
 
+	# The name under which pg_dump connects is its own.
+	delete local $ENV{PGAPPNAME};
 	foreach (1 .. 5)
 	{
 		rmtree("$dir/load.d");
