@@ -73,17 +73,8 @@ sub runs
 sub becomes_true
 {
 	my ($query, $what, $server, $db) = @_;
-	my $until = time + 180;
-	my $got = '';
+	my ($got) = ClusterTest::query_until($server || $node, $db || 'postgres', $query, 't');
 
-	while (time < $until)
-	{
-		my ($ret, $stdout) =
-		  ($server || $node)->psql($db || 'postgres', $query);
-		$got = defined $stdout ? $stdout : '';
-		last if $got eq 't';
-		sleep 0.05;
-	}
 	is($got, 't', $what);
 	return $got eq 't';
 }

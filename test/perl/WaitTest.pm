@@ -10,15 +10,13 @@ use Exporter 'import';
 use IPC::Run ();
 use ClusterTest;
 use PostgreSQL::Test::Utils;
+use QueueTest qw($node $db $one value);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw($node $db $one $waiters $long
   start_server value begin finish wait_sql begin_wait begin_several result
   wait_for_waiters still_waits waiter_pid is_woken state_of);
-
-our $db = 'postgres';
-our ($node, $one);
 
 sub start_server
 {
@@ -36,12 +34,6 @@ queue.min_message_ttl = 1
 	$node->safe_psql($db, 'CREATE EXTENSION queue');
 	$one = $node->background_psql($db);
 	return;
-}
-
-sub value
-{
-	my ($sql) = @_;
-	return $one->query_safe($sql);
 }
 
 # Starts a psql that runs these commands; finish() returns its output.

@@ -8,7 +8,7 @@ use warnings;
 
 use Exporter 'import';
 use PostgreSQL::Test::Utils;
-use QueueTest qw($node $db);
+use QueueTest qw($node $db $one value);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -17,7 +17,7 @@ our @EXPORT = qw($node $db $one $listener
   wait_to_hear forget_heard workers worker_pid wait_until_idle rests stop_sleeping ready
   becomes_ready);
 
-our ($one, $listener);
+our $listener;
 
 my @heard;    # payloads, in the order in which they came
 
@@ -54,12 +54,6 @@ sub stop_server
 	$_->quit foreach $one, $listener;
 	$node->stop;
 	return;
-}
-
-sub value
-{
-	my ($sql) = @_;
-	return $one->query_safe($sql);
 }
 
 sub listen_to

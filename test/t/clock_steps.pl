@@ -15,6 +15,7 @@ use lib "$FindBin::RealBin/../perl";
 use IPC::Run ();
 use ClusterTest;
 use PostgreSQL::Test::Utils;
+use QueueTest qw($node $db $one value);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -67,7 +68,7 @@ sub set_clock
 }
 
 set_clock(0);
-my $node = PostgreSQL::Test::Cluster->new('main');
+$node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 $node->append_conf(
 	'postgresql.conf', q{
@@ -81,14 +82,7 @@ queue.min_claim_grace = 0
 	local $ENV{CLOCK_OFFSET} = $file;
 	$node->start;
 }
-my $db = 'postgres';
-my $one = $node->background_psql($db);
-
-sub value
-{
-	my ($sql) = @_;
-	return $one->query_safe($sql);
-}
+$one = $node->background_psql($db);
 
 # The server's clock, in seconds ahead of ours
 sub ahead

@@ -20,11 +20,12 @@ use InstallTest;
 use IPC::Run;
 use ClusterTest;
 use PostgreSQL::Test::Utils;
+use QueueTest qw($node value becomes_true);
 use Test::More;
 use Time::HiRes qw(sleep);
 
 my $install = copy_installation();
-my $node = PostgreSQL::Test::Cluster->new('main', install_path => $install);
+$node = PostgreSQL::Test::Cluster->new('main', install_path => $install);
 $node->init;
 $node->append_conf(
 	'postgresql.conf', q{
@@ -33,22 +34,10 @@ log_min_messages = warning
 });
 $node->start;
 
-sub sql
-{
-	return $node->safe_psql('postgres', $_[0]);
-}
-
-sub becomes_true
-{
-	my ($query, $what) = @_;
-	ok($node->poll_query_until('postgres', $query), $what);
-	return;
-}
-
-my $preloaded = sql('SHOW shared_preload_libraries') =~ /\bqueue\b/;
+my $preloaded = value('SHOW shared_preload_libraries') =~ /\bqueue\b/;
 our $from //= '1.0';
-sql("CREATE EXTENSION queue VERSION '$from'");
-my $version = sql(q{SELECT default_version FROM pg_available_extensions
+value("CREATE EXTENSION queue VERSION '$from'");
+my $version = value(q{SELECT default_version FROM pg_available_extensions
 	WHERE name = 'queue'});
 isnt($version, $from, 'there is a newer version');
 
@@ -102,7 +91,7 @@ AS 'MODULE_PATHNAME', 'sql_queue_channel' LANGUAGE C;
 
 # --- What an update must keep ---
 
-sql(q{
+value(q{
 CREATE ROLE app LOGIN;
 GRANT queue_producer, queue_consumer TO app;
 CREATE ROLE auditor;
@@ -156,7 +145,7 @@ CREATE TABLE before AS SELECT * FROM kept;
 });
 my $lost = q{SELECT coalesce(string_agg(what, E'\n' ORDER BY what), '') FROM
 	(SELECT * FROM before EXCEPT SELECT * FROM kept) AS l};
-cmp_ok(sql('SELECT count(*) FROM before'), '>', 300, 'what is to be kept');
+cmp_ok(value('SELECT count(*) FROM before'), '>', 300, 'what is to be kept');
 
 # --- Sessions that stay connected ---
 
@@ -193,7 +182,7 @@ sub execute_all
 }
 
 my $keep = '{"_keep_finished": 86400, "_keep_body": true}';
-sql(qq{SET ROLE app; SELECT queue_create('mine'), queue_create('waits');
+value(qq{SET ROLE app; SELECT queue_create('mine'), queue_create('waits');
 	SELECT queue_create('work', '$keep'), queue_create('awaited', '$keep');
 	SELECT queue_create('groups', '{"_group_concurrency": 1}')});
 execute_all('before');
@@ -209,7 +198,7 @@ my $worker = q{(SELECT pid FROM pg_stat_activity
 my $worker_pid;
 if ($preloaded)
 {
-	sql(qq{
+	value(qq{
 	CREATE FUNCTION handle(body jsonb) RETURNS boolean LANGUAGE plpgsql AS \$\$
 	BEGIN
 		INSERT INTO done VALUES (body::bigint);
@@ -218,7 +207,7 @@ if ($preloaded)
 	SET ROLE app;
 	SELECT queue_create('jobs', '$keep'), job_handler('jobs', 'handle(jsonb)', concurrency => 2)});
 	becomes_true("SELECT $worker IS NOT NULL", 'a worker runs');
-	$worker_pid = sql("SELECT $worker");
+	$worker_pid = value("SELECT $worker");
 }
 
 # --- Load ---
@@ -283,7 +272,7 @@ becomes_true('SELECT count(*) > 200 FROM done', 'the load runs');
 	$wrong->query('ROLLBACK');
 	$wrong->quit;
 }
-is(sql($lost), '', 'rolled back: nothing is lost');
+is(value($lost), '', 'rolled back: nothing is lost');
 
 # --- The updates ---
 
@@ -297,7 +286,7 @@ sub update_to
 	my $tries = 0;
 	my ($ret, $stdout, $stderr);
 
-	$before = sql('SELECT count(*) FROM done');
+	$before = value('SELECT count(*) FROM done');
 	do
 	{
 		($ret, $stdout, $stderr) = $node->psql('postgres',
@@ -308,41 +297,41 @@ sub update_to
 	note "$tries tries failed by lock_timeout";
 	becomes_true("SELECT count(*) > $before + 1000 FROM done",
 		"$to: the load goes on");
-	is( sql(q{SELECT extversion FROM pg_extension WHERE extname = 'queue'}),
+	is( value(q{SELECT extversion FROM pg_extension WHERE extname = 'queue'}),
 		$to, 'the new version');
-	is(sql($lost), '', "$to: all is kept: functions, types, columns, grants, views");
-	is(sql("SET ROLE app; SELECT $new"), 't', "$to: what is new works");
-	is( sql(q{SELECT has_function_privilege('auditor', 'queue_channel(text)', 'EXECUTE')}),
+	is(value($lost), '', "$to: all is kept: functions, types, columns, grants, views");
+	is(value("SET ROLE app; SELECT $new"), 't', "$to: what is new works");
+	is( value(q{SELECT has_function_privilege('auditor', 'queue_channel(text)', 'EXECUTE')}),
 		't', "$to: a grant of a user");
-	is(sql(q{SELECT count(*) FROM pg_init_privs WHERE initprivs::text LIKE '%pusher%'}),
+	is(value(q{SELECT count(*) FROM pg_init_privs WHERE initprivs::text LIKE '%pusher%'}),
 		'0', "$to: pg_dump writes it");
 	execute_all($to);
 	return;
 }
 
 update_to($version, q{queue_shard('mine') BETWEEN 0 AND 255});
-sql(q{CREATE EXTENSION queue_pgmq;
+value(q{CREATE EXTENSION queue_pgmq;
 	SELECT pgmq.create('work'), pgmq.create('bound'),
 		topic_bind('t.#', 'bound', NULL, '{app}'), topic_bind('t.*', 'also')});
 my $topics = q{SET ROLE app; SELECT topic_publish('t.x', '1');
 	SELECT pgmq.delete('bound', msg_id) FROM pgmq.read('bound', 60, 9)};
-is(sql($topics), "2\nt", 'topics and queue_pgmq work under load');
-my $last = sql('SELECT last_value FROM n');
+is(value($topics), "2\nt", 'topics and queue_pgmq work under load');
+my $last = value('SELECT last_value FROM n');
 start_load($_) foreach qw(await finish);
 becomes_true('SELECT count(*) > 20 FROM awaited', 'sessions wait for messages');
 update_to("$version.next", q{queue_next('mine')});
-is(sql($topics), "2\nt", 'topics and queue_pgmq work after the next update');
-my $awaited = sql('SELECT count(*) FROM awaited');
+is(value($topics), "2\nt", 'topics and queue_pgmq work after the next update');
+my $awaited = value('SELECT count(*) FROM awaited');
 becomes_true("SELECT count(*) > $awaited + 20 FROM awaited", 'and so do sessions that wait');
 
-sql(q{SET ROLE app; SELECT queue_push('waits', '1')});
+value(q{SET ROLE app; SELECT queue_push('waits', '1')});
 $waiting->query_until(qr/woken/, "\\echo woken\n");
 is($waiting->query_safe(q{SELECT free FROM queue_stats('waits')}),
 	'1', 'a session that waited during the update is woken, and goes on');
 
 # --- Nothing is lost ---
 
-cmp_ok(sql(q{SELECT sum(completed) FROM job_stats('groups')}),
+cmp_ok(value(q{SELECT sum(completed) FROM job_stats('groups')}),
 	'>', 100, 'groups were claimed, one message at a time');
 
 # pgbench says at once which client has ended.
@@ -358,18 +347,18 @@ foreach my $name (sort keys %load)
 }
 becomes_true(q{SELECT count(*) = 0 FROM pg_stat_activity
 	WHERE application_name = 'pgbench'}, 'the load has ended');
-sql(q{SET ROLE app;
+value(q{SET ROLE app;
 	WITH m AS MATERIALIZED (SELECT * FROM queue_claim('work', 60, 60, 100))
 	INSERT INTO done SELECT body::bigint FROM m
 	WHERE message_delete('work', id, claim_id)})
-  while sql(q{SELECT total > 0 FROM queue_stats('work')}) eq 't';
+  while value(q{SELECT total > 0 FROM queue_stats('work')}) eq 't';
 becomes_true("SELECT total = 0 FROM queue_stats('$jobs')", 'all jobs are done');
-is( sql(q{SELECT count(*) FROM (
+is( value(q{SELECT count(*) FROM (
 		(SELECT n FROM pushed EXCEPT ALL SELECT n FROM done) UNION ALL
 		(SELECT n FROM done EXCEPT ALL SELECT n FROM pushed)) AS d}),
 	'0', 'each message was handed out and deleted once');
-note sql('SELECT count(*) FROM pushed'), " messages, $before before the update";
-sql(q{
+note value('SELECT count(*) FROM pushed'), " messages, $before before the update";
+value(q{
 CREATE FUNCTION history(q text) RETURNS SETOF bigint LANGUAGE plpgsql AS $$
 DECLARE
 	last bigint = 0;
@@ -382,14 +371,14 @@ BEGIN
 		EXIT WHEN NOT FOUND;
 	END LOOP;
 END $$});
-is( sql(qq{WITH p AS (SELECT n FROM pushed WHERE n > $last),
+is( value(qq{WITH p AS (SELECT n FROM pushed WHERE n > $last),
 		h AS (SELECT n FROM unnest(ARRAY(SELECT DISTINCT unnest('{work,$jobs}'::text[]))) AS q,
 			history(q) AS n WHERE n > $last)
 		SELECT count(*) > 0, (SELECT count(*) FROM (
 			(TABLE p EXCEPT ALL TABLE h) UNION ALL (TABLE h EXCEPT ALL TABLE p)) AS d)
 		FROM p}),
 	't|0', 'each message that was pushed after the first update is in the history once');
-is( sql(q{SELECT bool_or(hashint8(id) % 2 = 0), bool_or(hashint8(id) % 2 <> 0),
+is( value(q{SELECT bool_or(hashint8(id) % 2 = 0), bool_or(hashint8(id) % 2 <> 0),
 		count(*) FILTER (WHERE result IS DISTINCT FROM CASE WHEN hashint8(id) % 2 = 0
 			THEN jsonb_build_object('outcome', 'completed', 'result', id, 'error', NULL)
 			ELSE '{"outcome": "canceled", "result": null, "error": null}' END)
@@ -397,8 +386,8 @@ is( sql(q{SELECT bool_or(hashint8(id) % 2 = 0), bool_or(hashint8(id) % 2 <> 0),
 	't|t|0', 'each session that waited was told of its message');
 if ($preloaded)
 {
-	is(sql("SELECT $worker"), $worker_pid, 'the worker is the same');
-	is( sql(q{SELECT last_error FROM queue_data.queue_workers
+	is(value("SELECT $worker"), $worker_pid, 'the worker is the same');
+	is( value(q{SELECT last_error FROM queue_data.queue_workers
 		WHERE database = 'postgres'}),
 		'', 'and has had no error');
 }

@@ -13,10 +13,10 @@ use lib "$FindBin::RealBin/../perl";
 
 use ClusterTest;
 use PostgreSQL::Test::Utils;
+use QueueTest qw($node $db value);
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('main');
-my $db = 'postgres';
+$node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 $node->append_conf(
 	'postgresql.conf', qq{
@@ -29,12 +29,6 @@ max_worker_processes = 16
 if (!eval { $node->start(fail_ok => 1) })
 {
 	plan skip_all => 'pg_cron is not installed';
-}
-
-sub value
-{
-	my ($sql) = @_;
-	return $node->safe_psql($db, $sql);
 }
 
 # Execute the command of the schedule's job, as pg_cron does, in a session of its

@@ -16,10 +16,11 @@ use lib "$FindBin::RealBin/../perl";
 
 use ClusterTest;
 use PostgreSQL::Test::Utils;
+use QueueTest qw($node value);
 use Test::More;
 
 my $dir = PostgreSQL::Test::Utils::tempdir;
-my $node = PostgreSQL::Test::Cluster->new('main');
+$node = PostgreSQL::Test::Cluster->new('main');
 
 $node->init;
 $node->append_conf(
@@ -28,13 +29,6 @@ max_prepared_transactions = 10
 max_worker_processes = 16
 });
 $node->start;
-
-sub value
-{
-	my ($sql, $db) = @_;
-
-	return $node->safe_psql($db || 'postgres', $sql);
-}
 
 # --- Colliding keys ---
 

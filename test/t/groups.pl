@@ -24,6 +24,7 @@ use lib "$FindBin::RealBin/../perl";
 use POSIX ();
 use ClusterTest;
 use PostgreSQL::Test::Utils;
+use QueueTest qw($node value);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
@@ -40,7 +41,7 @@ my %groups = (one => 3, three => 2);
 my %works = (narrow => int($workers / 2) || 1, wide => int($workers / 4) || 1);
 my $waiting = 60;
 
-my $node = PostgreSQL::Test::Cluster->new('main');
+$node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 $node->append_conf(
 	'postgresql.conf', qq(
@@ -256,12 +257,6 @@ sub load
 		connect_session();
 	}
 	return;
-}
-
-sub value
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
 }
 
 # What was terminated, as the sessions saw it

@@ -13,10 +13,11 @@ use lib "$FindBin::RealBin/../perl";
 
 use ClusterTest;
 use PostgreSQL::Test::Utils;
+use QueueTest qw($node $db becomes);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-my $node = PostgreSQL::Test::Cluster->new('main');
+$node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 $node->append_conf(
 	'postgresql.conf', q{
@@ -29,11 +30,10 @@ queue.max_runners = 4
 queue.min_claim_ttl = 1
 });
 $node->start;
-my $db = 'postgres';
 
-# Also while the server is coming back: a psql that finds no server may exit
+# What a statement returns, also while the server is coming back: a psql that finds no server may exit
 # before all of the query was written to it, which is an error here.
-sub value
+sub attempt
 {
 	my ($sql, $database) = @_;
 	my ($ret, $stdout, $stderr) = eval {
@@ -42,22 +42,6 @@ sub value
 	$stderr = $@ if !defined $ret;
 	note $stderr if $stderr ne '';
 	return defined $ret && $ret == 0 ? $stdout : '';
-}
-
-sub becomes
-{
-	my ($query, $wanted, $what, %options) = @_;
-	my $until = time + 180;
-	my $got = '';
-
-	while (time < $until)
-	{
-		$got = value($query, $options{database});
-		last if $got eq $wanted;
-		sleep 0.05;
-	}
-	is($got, $wanted, $what);
-	return;
 }
 
 my $make = q{
@@ -85,11 +69,11 @@ my $make = q{
 		RETURN true;
 	END $$;
 };
-value($make);
+attempt($make);
 
 # --- a crash of the server ---
 
-value(
+attempt(
 	q{SELECT queue_create('killer', '{"_max_claim_count": 2}');
 	SELECT queue_pause('killer');
 	SELECT job_handler('killer', 'run(queue_message)', timeout => 1);
@@ -103,9 +87,9 @@ becomes(
 	'a job that brings the server down twice is a dead letter');
 becomes(q{SELECT total FROM queue_stats('killer')}, '0',
 	'those that were claimed with it are run');
-is(value(q{SELECT count(*), count(DISTINCT id) FROM done}),
+is(attempt(q{SELECT count(*), count(DISTINCT id) FROM done}),
 	'40|40', 'once each');
-is(value(q{SELECT count(*) FROM done WHERE body ? 'kill'}), '0',
+is(attempt(q{SELECT count(*) FROM done WHERE body ? 'kill'}), '0',
 	'it left no effect');
 my $log = slurp_file($node->logfile);
 my $crashes = () = $log =~ /terminated by signal 9/g;
@@ -116,10 +100,10 @@ unlike($log, qr/TRAP|signal 6|signal 11/, 'and for no other reason');
 # push is waited for: a lost message would never reach the dead letter queue.
 # Its job may crash the server before the session can send another command, so
 # one statement pushes all.
-value(q{TRUNCATE done; ALTER SYSTEM SET synchronous_commit = off});
-value(q{ALTER SYSTEM SET wal_writer_delay = '10s'});
-value(q{SELECT pg_reload_conf()});
-value(
+attempt(q{TRUNCATE done; ALTER SYSTEM SET synchronous_commit = off});
+attempt(q{ALTER SYSTEM SET wal_writer_delay = '10s'});
+attempt(q{SELECT pg_reload_conf()});
+attempt(
 	q{SELECT queue_create('hasty', '{"_max_claim_count": 2}');
 	SELECT job_handler('hasty', 'run(queue_message)', timeout => 1);
 	CHECKPOINT;
@@ -131,19 +115,19 @@ becomes(
 	'{"kill": true}|2|max_claim_count',
 	'so it is with synchronous_commit off');
 becomes(q{SELECT total FROM queue_stats('hasty')}, '0', 'the others are run');
-is(value(q{SELECT count(*), count(DISTINCT id) FROM done}),
+is(attempt(q{SELECT count(*), count(DISTINCT id) FROM done}),
 	'20|20', 'once each');
 $log = slurp_file($node->logfile);
 $crashes = () = $log =~ /terminated by signal 9/g;
 cmp_ok($crashes, '<=', 5, 'at most once more than it had attempts');
-value(q{SELECT queue_drop('hasty'), queue_drop('hasty.dead')});
-value(q{ALTER SYSTEM RESET synchronous_commit});
-value(q{ALTER SYSTEM RESET wal_writer_delay});
-value(q{SELECT pg_reload_conf()});
+attempt(q{SELECT queue_drop('hasty'), queue_drop('hasty.dead')});
+attempt(q{ALTER SYSTEM RESET synchronous_commit});
+attempt(q{ALTER SYSTEM RESET wal_writer_delay});
+attempt(q{SELECT pg_reload_conf()});
 
 # Where there is one attempt only, those behind the job that crashes the server, which
 # are claimed many at a time by then, have theirs when it is back.
-value(
+attempt(
 	q{TRUNCATE done;
 	SELECT queue_create('once', '{"_max_claim_count": 1}');
 	SELECT job_handler('once', 'run(queue_message)', timeout => 1);
@@ -154,13 +138,13 @@ becomes(
 	'{"kill": true}|1|max_claim_count',
 	'one attempt: the job that brings the server down is a dead letter');
 becomes(q{SELECT total FROM queue_stats('once')}, '0', 'and no other');
-is(value(q{SELECT count(*), count(DISTINCT id), max(tries) FROM done}),
+is(attempt(q{SELECT count(*), count(DISTINCT id), max(tries) FROM done}),
 	'120|120|1', 'they are run, once each');
-value(q{SELECT queue_drop('once'), queue_drop('once.dead')});
+attempt(q{SELECT queue_drop('once'), queue_drop('once.dead')});
 
 # --- handlers that loop, or leak ---
 
-value(
+attempt(
 	q{TRUNCATE done;
 	CREATE FUNCTION loop(body jsonb) RETURNS boolean LANGUAGE plpgsql
 	AS $$BEGIN LOOP END LOOP; END$$;
@@ -172,23 +156,23 @@ value(
 	SELECT queue_push_batch('others', array_fill('{}'::jsonb, ARRAY[100]))});
 becomes(q{SELECT count(*) FROM done}, '100',
 	'other queues go on');
-is( value(
+is( attempt(
 		q{SELECT count(pg_cancel_backend(pid)) FROM queue_data.queue_runners
 		WHERE queue = 'loops' AND message_id IS NOT NULL}),
 	'1', 'while a handler loops');
 becomes(q{SELECT count(*) FROM queue_dead_letters('loops.dead')}, '1', 'which is canceled');
-value(
+attempt(
 	q{SELECT job_handler('loops', 'loop(jsonb)', timeout => 3);
 	SELECT queue_push('loops', '2')});
 becomes(q{SELECT last_error FROM queue_dead_letters('loops.dead') WHERE body = '2'},
 	'timeout of 3 s', 'another one is ended by its timeout');
 
-value(
+attempt(
 	q{TRUNCATE done;
 	SELECT queue_push_batch('others',
 		array_fill('{"leak": true}'::jsonb, ARRAY[400]))});
 becomes(q{SELECT count(*) FROM done}, '400', 'a handler that leaks');
-my $memory = $^O eq 'linux' ? value(
+my $memory = $^O eq 'linux' ? attempt(
 	q{SELECT coalesce(max((regexp_match(
 		pg_read_file('/proc/' || pid || '/status'),
 		'RssAnon:\s+(\d+) kB'))[1]::bigint), 0)
@@ -199,14 +183,14 @@ cmp_ok($memory, '<', 400000, "does not make a runner grow forever: $memory kB");
 
 my $gate = $node->background_psql($db);
 $gate->query_safe('SELECT pg_advisory_lock(1)');
-value(
+attempt(
 	q{TRUNCATE done;
 	SELECT queue_create('long', '{"_max_claim_count": 1}');
 	SELECT job_handler('long', 'run(queue_message)', timeout => 600);
 	SELECT queue_push('long', '{"wait": true}')});
 $node->poll_query_until($db,
 	q{SELECT claimed = 1 FROM queue_stats('long')});
-my $first = value(
+my $first = attempt(
 	q{SELECT claimed_until FROM queue_data.message WHERE queue = 'long'});
 ok( $node->poll_query_until(
 		$db,
@@ -215,11 +199,11 @@ ok( $node->poll_query_until(
 	'the claim of a handler at work is renewed');
 $gate->quit;
 becomes(q{SELECT total FROM queue_stats('long')}, '0', 'until it is done');
-is(value(q{SELECT count(*) FROM done}), '1', 'once');
+is(attempt(q{SELECT count(*) FROM done}), '1', 'once');
 
 # --- roles take turns ---
 
-value(
+attempt(
 	q{TRUNCATE done; GRANT INSERT ON done TO PUBLIC;
 	ALTER SYSTEM SET queue.runners = 1; SELECT pg_reload_conf();
 	GRANT CREATE ON SCHEMA public TO PUBLIC;
@@ -227,11 +211,11 @@ value(
 	GRANT queue_producer TO one, two, three});
 for my $role ('one', 'two', 'three')
 {
-	value(
+	attempt(
 		"SET ROLE $role; SELECT queue_create('$role');
 		SELECT job_handler('$role', 'run(queue_message)')");
 }
-value(
+attempt(
 	q{SELECT queue_push_batch(q, array_fill('{"sleep": 0.01}'::jsonb, ARRAY[1000]))
 	FROM unnest('{one,two,three}'::text[]) q});
 my $turns = q{SELECT string_agg(q, ' ' ORDER BY at)
@@ -239,26 +223,26 @@ my $turns = q{SELECT string_agg(q, ' ' ORDER BY at)
 	WHERE before IS DISTINCT FROM q};
 becomes("SELECT array_length(string_to_array(($turns), ' '), 1) >= 6",
 	't', 'three roles and one runner: there are six turns');
-like(value($turns), qr/^(\w+) (?!\1)(\w+) (?!\1|\2)(\w+) \1 \2 \3/,
+like(attempt($turns), qr/^(\w+) (?!\1)(\w+) (?!\1|\2)(\w+) \1 \2 \3/,
 	'each role has its own');
-is(value(q{SELECT count(*) > 0 FROM queue_ready()}), 't',
+is(attempt(q{SELECT count(*) > 0 FROM queue_ready()}), 't',
 	'while all have more to do');
-value(q{SELECT queue_purge(q) FROM unnest('{one,two,three}'::text[]) q});
+attempt(q{SELECT queue_purge(q) FROM unnest('{one,two,three}'::text[]) q});
 becomes(
 	q{SELECT sum(total) FROM unnest('{one,two,three}'::text[]) q,
 	LATERAL queue_stats(q)}, '0', 'purged while they run');
-value(q{ALTER SYSTEM SET queue.runners = 2; SELECT pg_reload_conf()});
+attempt(q{ALTER SYSTEM SET queue.runners = 2; SELECT pg_reload_conf()});
 
 # --- restart, dump ---
 
-value(
+attempt(
 	q{TRUNCATE done; SELECT queue_push_batch('others',
 		array_fill('{"sleep": 0.05}'::jsonb, ARRAY[20]))});
 $node->poll_query_until($db, q{SELECT count(*) > 0 FROM done});
 $node->restart;
 becomes(q{SELECT count(*) FROM done}, '20',
 	'runners at work go on when the server is back');
-is( value(
+is( attempt(
 		q{SELECT count(*) FILTER (WHERE tries = 1) >= 18, max(tries) <= 2
 		FROM done}),
 	't|t',
@@ -266,11 +250,11 @@ is( value(
 
 my $dump = $node->backup_dir . '/dump.sql';
 $node->command_ok([ 'pg_dump', '-f', $dump, '-d', $db ], 'pg_dump');
-value('CREATE DATABASE restored');
+attempt('CREATE DATABASE restored');
 $node->command_ok(
 	[ 'psql', '-XqAt', '-v', 'ON_ERROR_STOP=1', '-f', $dump, '-d', 'restored' ],
 	'restore');
-is( value(
+is( attempt(
 		q{SELECT queue, role, handler, timeout, state
 		FROM queue_data.queue_handlers ORDER BY queue COLLATE "C" LIMIT 3},
 		'restored'),
@@ -278,34 +262,34 @@ is( value(
 	  . "long|postgres|public.run(queue_message)|600|active\n"
 	  . "loops|postgres|public.loop(jsonb)|3|active",
 	'handlers are dumped and restored');
-value(q{TRUNCATE done; SELECT queue_push('others', '{}')}, 'restored');
+attempt(q{TRUNCATE done; SELECT queue_push('others', '{}')}, 'restored');
 becomes(q{SELECT count(*) FROM done}, '1', 'and run',
 	database => 'restored');
 
 # --- drops ---
 
-value(q{SELECT queue_push('others', '{"sleep": 60}')}, 'restored');
+attempt(q{SELECT queue_push('others', '{"sleep": 60}')}, 'restored');
 $node->poll_query_until('restored',
 	q{SELECT claimed = 1 FROM queue_stats('others')});
 is($node->psql($db, 'DROP DATABASE restored'), 0, 'DROP DATABASE with a job at work');
 
-value(q{SELECT queue_push('others', '{"sleep": 3}')});
+attempt(q{SELECT queue_push('others', '{"sleep": 3}')});
 $node->poll_query_until($db,
 	q{SELECT claimed = 1 FROM queue_stats('others')});
-value('TRUNCATE done');
-value('DROP EXTENSION queue CASCADE');
-is(value(q{SELECT count(*) FROM pg_extension WHERE extname = 'queue'}),
+attempt('TRUNCATE done');
+attempt('DROP EXTENSION queue CASCADE');
+is(attempt(q{SELECT count(*) FROM pg_extension WHERE extname = 'queue'}),
 	'0', 'DROP EXTENSION with a job at work');
 becomes(
 	q{SELECT count(*) FROM pg_stat_activity
 	WHERE backend_type IN ('queue runner', 'queue worker')
 	AND datname = current_database()},
 	'0', 'processes that ran jobs end');
-is(value('SELECT count(*) FROM done'), '0', 'and the job has no effect');
+is(attempt('SELECT count(*) FROM done'), '0', 'and the job has no effect');
 
-value($make =~ s/CREATE TABLE done.*?;/TRUNCATE done;/r
+attempt($make =~ s/CREATE TABLE done.*?;/TRUNCATE done;/r
 	  =~ s/CREATE FUNCTION/CREATE OR REPLACE FUNCTION/r);
-value(
+attempt(
 	q{SELECT queue_create('anew');
 	SELECT job_handler('anew', 'run(queue_message)');
 	SELECT queue_push('anew', '{}')});

@@ -12,19 +12,13 @@ use lib "$FindBin::RealBin/../perl";
 
 use ClusterTest;
 use PostgreSQL::Test::Utils;
+use QueueTest qw($node $db value);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-my $node = PostgreSQL::Test::Cluster->new('main');
+$node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 $node->start;
-my $db = 'postgres';
-
-sub value
-{
-	my ($sql) = @_;
-	return $node->safe_psql($db, $sql);
-}
 
 sub error_of
 {

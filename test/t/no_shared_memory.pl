@@ -15,12 +15,13 @@ use lib "$FindBin::RealBin/../perl";
 use MemoryTest;
 use ClusterTest;
 use PostgreSQL::Test::Utils;
+use QueueTest qw($node value);
 use Test::More;
 use Time::HiRes qw(sleep);
 
 plan skip_all => 'no C compiler' unless can_refuse();
 
-my $node = PostgreSQL::Test::Cluster->new('main');
+$node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 $node->append_conf(
 	'postgresql.conf', q{
@@ -33,12 +34,6 @@ max_wal_senders = 1
 start_refusing($node);
 $node->safe_psql('postgres', 'CREATE EXTENSION queue');
 restart_refusing($node);
-
-sub sql
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
 
 sub pid_of
 {
@@ -74,8 +69,8 @@ sub wait_until
 # server that was just started.
 my %ways = (
 	'statement_timeout' => sub { },
-	'pg_cancel_backend()' => sub { sql("SELECT pg_cancel_backend($_[0])") },
-	'pg_terminate_backend()' => sub { sql("SELECT pg_terminate_backend($_[0])") },
+	'pg_cancel_backend()' => sub { value("SELECT pg_cancel_backend($_[0])") },
+	'pg_terminate_backend()' => sub { value("SELECT pg_terminate_backend($_[0])") },
 	'a fast shutdown' => sub { kill 'INT', $node->{_pid} });
 
 foreach my $way (sort keys %ways)
@@ -96,12 +91,12 @@ foreach my $way (sort keys %ways)
 	$session->query_safe('SELECT pg_sleep(0)');
 	my $before = descriptors($pid);
 	$session->query_until(qr/begun/, "\\echo begun\nSELECT pg_sleep(1000);\nSELECT 'ended';\n");
-	wait_until(sub { sql("$query AND query ~ '1000|ended'") });
+	wait_until(sub { value("$query AND query ~ '1000|ended'") });
 	$ways{$way}->($pid);
 	ok( wait_until(
 			sub {
 				$way =~ /shutdown|terminate/ ? !-e "/proc/$pid" :
-				  sql("$query AND state = 'idle'") =~ /ended/;
+				  value("$query AND state = 'idle'") =~ /ended/;
 			}),
 		"$way ends a statement");
 	cmp_ok(descriptors($pid), '<=', $before, 'no descriptor is left open');
@@ -116,7 +111,7 @@ foreach my $way (sort keys %ways)
 # What another session claims, at once
 sub claim
 {
-	return sql(q{SELECT string_agg(body::text, ' ') FROM queue_claim('q', 60, 60, 10)});
+	return value(q{SELECT string_agg(body::text, ' ') FROM queue_claim('q', 60, 60, 10)});
 }
 
 # The session has many queues, more than it remembers where their maps are; and
@@ -134,37 +129,37 @@ foreach my $end ('ROLLBACK', 'ROLLBACK TO a', 'COMMIT')
 	my $session = $node->background_psql('postgres', on_error_stop => 0);
 	my $pid = pid_of($session);
 
-	sql("$push; $push_groups");
+	value("$push; $push_groups");
 	$session->query_safe('BEGIN; SAVEPOINT a');
 	is($session->query_safe("$claim; SELECT count(*) FROM queue_claim('g', 600, 600, 10)"),
 		"$queues\n3", "$end: all messages are claimed");
-	is(sql($claim), '0', 'so that others find nothing');
+	is(value($claim), '0', 'so that others find nothing');
 
 	# So many queues and groups that the tables grow
 	refuse("attach.$pid");
 	my $more = 1000 << $n++;
-	sql(qq{SELECT count(queue_push('more' || i, '1')) FROM generate_series(1, $more) AS i;
+	value(qq{SELECT count(queue_push('more' || i, '1')) FROM generate_series(1, $more) AS i;
 		SELECT count(queue_push('groups', '1', group_key => 'g$n' || i))
 		FROM generate_series(1, $more) AS i});
 
 	# A commit attaches before it is one, and fails.
 	$session->query($end);
 	$session->query('SELECT 1');
-	is(sql("$claim; SELECT count(*) FROM queue_claim('g', 600, 600, 10)"),
+	is(value("$claim; SELECT count(*) FROM queue_claim('g', 600, 600, 10)"),
 		"$queues\n3", "$end: they are free again, at once");
 	allow("attach.$pid");
 	$session->query('ROLLBACK');
 	$session->{stderr} = '';
 	is($session->query_safe($push), $queues, 'the session works on');
-	is(sql($claim), $queues, 'and others find what it pushes');
+	is(value($claim), $queues, 'and others find what it pushes');
 	$session->quit;
 }
 
 # --- Others create some while a transaction commits ---
 
 # It waits for a standby that there is not, after it has attached to all.
-sql('ALTER DATABASE postgres SET synchronous_commit = local');
-sql(q{SELECT queue_create('late')});
+value('ALTER DATABASE postgres SET synchronous_commit = local');
+value(q{SELECT queue_create('late')});
 $node->append_conf('postgresql.conf', "synchronous_standby_names = 'nobody'");
 $node->reload;
 my $session = $node->background_psql('postgres');
@@ -175,14 +170,14 @@ ok($node->poll_query_until('postgres',
 		"SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = $pid"),
 	'a commit waits');
 my $more = 1000 << $n;
-sql(qq{SELECT count(queue_push('more' || i, '1')) FROM generate_series(1, $more) AS i;
+value(qq{SELECT count(queue_push('more' || i, '1')) FROM generate_series(1, $more) AS i;
 	SELECT count(queue_push('groups', '1', group_key => 'late' || i))
 	FROM generate_series(1, $more) AS i});
 $node->append_conf('postgresql.conf', "synchronous_standby_names = ''");
 $node->reload;
 $session->query('SELECT 1');
-is(sql(q{SELECT pushed FROM queue_data.queue_status WHERE name = 'late'}), '1', 'what it has counted is not lost');
-is(sql(q{SELECT count(*) FROM queue_claim('late')}), '1', 'nor what it has pushed');
+is(value(q{SELECT pushed FROM queue_data.queue_status WHERE name = 'late'}), '1', 'what it has counted is not lost');
+is(value(q{SELECT count(*) FROM queue_claim('late')}), '1', 'nor what it has pushed');
 $session->quit;
 
 unlike(slurp_file($node->logfile, $log), qr/PANIC|TRAP|signal \d+|already committed/,

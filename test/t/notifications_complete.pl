@@ -12,11 +12,12 @@ use lib "$FindBin::RealBin/../perl";
 
 use ClusterTest;
 use PostgreSQL::Test::Utils;
+use QueueTest qw($node $db $one value);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
 my $queues = 400;
-my $node = PostgreSQL::Test::Cluster->new('main');
+$node = PostgreSQL::Test::Cluster->new('main');
 $node->init(allows_streaming => 1);
 $node->append_conf(
 	'postgresql.conf', q{
@@ -27,17 +28,10 @@ queue.min_claim_ttl = 1
 queue.min_claim_grace = 0
 });
 $node->start;
-my $db = 'postgres';
 $node->safe_psql($db, 'CREATE EXTENSION queue');
-my $one = $node->background_psql($db);
+$one = $node->background_psql($db);
 my $listener = $node->background_psql($db);
 my %heard;
-
-sub value
-{
-	my ($sql) = @_;
-	return $one->query_safe($sql);
-}
 
 sub listen_to
 {

@@ -22,6 +22,7 @@ use InstallTest;
 use IPC::Run;
 use ClusterTest;
 use PostgreSQL::Test::Utils;
+use QueueTest qw($node value);
 use Test::More;
 
 my $top = "$FindBin::RealBin/../..";
@@ -139,16 +140,10 @@ sub install
 }
 install();
 
-my $node = PostgreSQL::Test::Cluster->new('main', install_path => $install);
+$node = PostgreSQL::Test::Cluster->new('main', install_path => $install);
 $node->init;
 $node->append_conf('postgresql.conf', "shared_preload_libraries = ''");
 $node->start;
-
-sub value
-{
-	my ($statement, $db) = @_;
-	return $node->safe_psql($db || 'postgres', $statement);
-}
 
 # The SQLSTATE of the error of a statement
 sub state_of

@@ -27,15 +27,13 @@ start_server(
 	queue.max_message_size = '1MB'
 });
 
-sub sql { return $node->safe_psql('postgres', @_); }
-
 # A counter of the segment, or of its TOAST table, as soon as it is reported
 sub counter
 {
 	my ($column, $toast) = @_;
 	my $relid = "'queue_data.message_0'::regclass";
 	$relid = "(SELECT reltoastrelid FROM pg_class WHERE oid = $relid)" if $toast;
-	return sql("SELECT $column FROM pg_stat_all_tables WHERE relid = $relid");
+	return value("SELECT $column FROM pg_stat_all_tables WHERE relid = $relid");
 }
 
 # Wait for what has been reported of the segment.
@@ -70,16 +68,16 @@ foreach my $size (20, 100, 165, 175, 218, 300, 700, 1300, 1900, 2100, 4000, 6500
 	my $n = $size > 10000 ? 100 : 1000;
 	my $updated = counter('n_tup_upd');
 	my $hot = counter('n_tup_hot_upd');
-	my $pages = sql(q{SELECT pg_relation_size('queue_data.message_0')});
+	my $pages = value(q{SELECT pg_relation_size('queue_data.message_0')});
 	my $pieces;
 
-	sql(qq{SELECT count(queue_push_batch('size$size', array_fill(${\ body($size)}, '{100}')))
+	value(qq{SELECT count(queue_push_batch('size$size', array_fill(${\ body($size)}, '{100}')))
 		FROM generate_series(1, $n / 100)});
-	$pages = sql(q{SELECT pg_relation_size('queue_data.message_0')}) - $pages;
+	$pages = value(q{SELECT pg_relation_size('queue_data.message_0')}) - $pages;
 	$inserted += $n;
 	statistics_become("SELECT n_tup_ins >= $inserted", "pushes of $size bytes are counted");
 	$pieces = counter('n_tup_ins', 1);
-	is( sql(qq{SELECT count(*) FROM generate_series(1, $n / 100) AS i,
+	is( value(qq{SELECT count(*) FROM generate_series(1, $n / 100) AS i,
 			queue_claim('size$size', 600 + i, 60, 100)}),
 		$n,
 		"$size bytes: all are claimed");
@@ -94,13 +92,13 @@ foreach my $size (20, 100, 165, 175, 218, 300, 700, 1300, 1900, 2100, 4000, 6500
 }
 
 # Nor headers that together with the body nearly fill a row.
-sql(qq{SELECT count(queue_push('headers', ${\ body(300)}, headers => ${\ body(1640)}))
+value(qq{SELECT count(queue_push('headers', ${\ body(300)}, headers => ${\ body(1640)}))
 	FROM generate_series(1, 100)});
 $inserted += 100;
 statistics_become("SELECT n_tup_ins >= $inserted", 'pushes with headers are counted');
 my $before = counter('n_tup_ins', 1);
 my $updated = counter('n_tup_upd');
-is(sql(q{SELECT count(*) FROM queue_claim('headers', 600, 60, 100)}), '100', 'messages with headers are claimed');
+is(value(q{SELECT count(*) FROM queue_claim('headers', 600, 60, 100)}), '100', 'messages with headers are claimed');
 statistics_become("SELECT n_tup_upd >= $updated + 100", 'claims with headers are counted');
 is(counter('n_tup_ins', 1), $before, 'no headers are stored again');
 $holder->query_safe('COMMIT');
@@ -113,8 +111,8 @@ $holder->quit;
 SKIP:
 {
 	skip 'pg_visibility is not installed', 4
-	  if sql(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'pg_visibility'}) eq '0';
-	sql(q{CREATE EXTENSION pg_visibility;
+	  if value(q{SELECT count(*) FROM pg_available_extensions WHERE name = 'pg_visibility'}) eq '0';
+	value(q{CREATE EXTENSION pg_visibility;
 		SELECT queue_push_batch('visible', ARRAY(SELECT to_jsonb(i) FROM generate_series(1, 20) AS i))});
 	my $blocks = q{SELECT DISTINCT (ctid::text::point)[0]::bigint AS b FROM queue_data.message_0
 		WHERE queue_id = (SELECT id FROM queue_data.queue WHERE name = 'visible')};
@@ -123,45 +121,45 @@ SKIP:
 
 	# VACUUM marks no page that a transaction in progress may see otherwise.
 	my $until = time + 180;
-	sql('VACUUM queue_data.message_0') while sql($all_visible) ne 't' && time < $until;
-	is(sql($all_visible), 't', 'new messages are on pages that are all-visible');
-	is(sql(q{SELECT count(*) FROM queue_claim('visible', 600, 60, 6)}), '6', 'some are claimed');
-	is( sql(q{SET enable_indexscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off;
+	value('VACUUM queue_data.message_0') while value($all_visible) ne 't' && time < $until;
+	is(value($all_visible), 't', 'new messages are on pages that are all-visible');
+	is(value(q{SELECT count(*) FROM queue_claim('visible', 600, 60, 6)}), '6', 'some are claimed');
+	is( value(q{SET enable_indexscan = off; SET enable_bitmapscan = off; SET enable_indexonlyscan = off;
 			SELECT count(*) FROM queue_data.message_0
 			WHERE queue_id = (SELECT id FROM queue_data.queue WHERE name = 'visible')}),
 		'20',
 		'and a scan of the table sees each once');
-	is(sql(q{SELECT count(*) FROM pg_check_visible('queue_data.message_0')}),
+	is(value(q{SELECT count(*) FROM pg_check_visible('queue_data.message_0')}),
 		'0', 'the visibility map is right');
 }
 
 # --- rows of full width ---
 
 my $medium = body(300);
-sql(qq{SELECT queue_push('wide', $medium, group_key => 'g', headers => '{"h": 1}');
+value(qq{SELECT queue_push('wide', $medium, group_key => 'g', headers => '{"h": 1}');
 	SELECT claim_count FROM queue_claim('wide', 600, 60, 1);
 	SELECT queue_push('wide', $medium);
 	SELECT queue_push('wide', $medium, delay => 3600);
 	VACUUM FULL queue_data.message_0;
 	VACUUM FULL queue_data.delayed_0});
-is( sql(q{SELECT count(*), min(ttl) FROM queue_messages('wide', include_claimed => true, include_delayed => true)}),
+is( value(q{SELECT count(*), min(ttl) FROM queue_messages('wide', include_claimed => true, include_delayed => true)}),
 	'3|1209600',
 	'all messages after VACUUM FULL');
-is( sql(q{SELECT claim_count, group_key, headers, length(body #>> '{}') FROM queue_claim('wide', 1, 0)}),
+is( value(q{SELECT claim_count, group_key, headers, length(body #>> '{}') FROM queue_claim('wide', 1, 0)}),
 	'1|||288',
 	'the one that was short is claimed');
 sleep 1.1;
-is( sql(q{SELECT claim_count, ttl FROM queue_claim('wide', 600, 60)}),
+is( value(q{SELECT claim_count, ttl FROM queue_claim('wide', 600, 60)}),
 	'2|1209600', 'and again when its claim has run out');
 
 # --- large values that move to another table ---
 
 my $large = body(65000);
-sql(qq{SELECT queue_push('moved', $large, delay => 1, headers => to_jsonb(repeat('h', 100000)))});
+value(qq{SELECT queue_push('moved', $large, delay => 1, headers => to_jsonb(repeat('h', 100000)))});
 foreach my $how ('delayed', 'released with a delay')
 {
 	sleep 1.1;
-	is( sql(qq{SELECT claim_release('moved', claim_id, 1), body = $large, headers = to_jsonb(repeat('h', 100000))
+	is( value(qq{SELECT claim_release('moved', claim_id, 1), body = $large, headers = to_jsonb(repeat('h', 100000))
 			FROM queue_claim('moved', 600, 60)}),
 		'1|t|t',
 		"a large message that was $how is whole");
@@ -171,26 +169,26 @@ foreach my $how ('delayed', 'released with a delay')
 
 # Each claim keeps what an earlier one has added, also after a release, when
 # another one takes its place, and when it has run out.
-sql(q{SELECT queue_push('life', '1', 60)});
-is(sql(q{SELECT ttl >= 1000 FROM queue_claim('life', 900, 100)}), 't', 'a claim extends a lifetime');
-is( sql(q{SELECT claim_renew('life', claim_id, 60, 60) IS NOT NULL, ttl BETWEEN 1000 AND 1010
+value(q{SELECT queue_push('life', '1', 60)});
+is(value(q{SELECT ttl >= 1000 FROM queue_claim('life', 900, 100)}), 't', 'a claim extends a lifetime');
+is( value(q{SELECT claim_renew('life', claim_id, 60, 60) IS NOT NULL, ttl BETWEEN 1000 AND 1010
 		FROM queue_messages('life', include_claimed => true)}),
 	't|t',
 	'which a renewal does not shorten');
-is( sql(q{SELECT claim_release('life', claim_id), ttl BETWEEN 1000 AND 1010
+is( value(q{SELECT claim_release('life', claim_id), ttl BETWEEN 1000 AND 1010
 		FROM queue_messages('life', include_claimed => true)}),
 	'1|t',
 	'nor a release');
-is(sql(q{SELECT ttl BETWEEN 1000 AND 1010 FROM queue_claim('life', 1, 0)}), 't', 'nor the next claim');
+is(value(q{SELECT ttl BETWEEN 1000 AND 1010 FROM queue_claim('life', 1, 0)}), 't', 'nor the next claim');
 sleep 1.1;
-is(sql(q{SELECT ttl BETWEEN 1000 AND 1010 FROM queue_claim('life', 1, 0)}), 't', 'nor the one after');
-is( sql(q{SELECT extract(epoch FROM expires_at - created_at) BETWEEN 1000 AND 1010 FROM queue_data.message WHERE queue = 'life'}),
+is(value(q{SELECT ttl BETWEEN 1000 AND 1010 FROM queue_claim('life', 1, 0)}), 't', 'nor the one after');
+is( value(q{SELECT extract(epoch FROM expires_at - created_at) BETWEEN 1000 AND 1010 FROM queue_data.message WHERE queue = 'life'}),
 	't',
 	'the view shows it');
 
 # --- rows that are not whole ---
 
-sql("SELECT queue_push('part', $medium)");
+value("SELECT queue_push('part', $medium)");
 my ($result, $stdout, $stderr) = $node->psql('postgres',
 	q{UPDATE queue_data.message_0 SET claim_count = 3
 		WHERE queue_id = (SELECT id FROM queue_data.queue WHERE name = 'part')});

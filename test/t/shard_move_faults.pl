@@ -13,6 +13,7 @@ use IPC::Run qw(run start timeout);
 use Test::More;
 
 use ClusterTest;
+use DatabasesTest qw($node sql);
 use PostgreSQL::Test::Utils;
 
 my $program = "$FindBin::RealBin/../../src/bin/queue_shard_move";
@@ -20,19 +21,12 @@ my $program = "$FindBin::RealBin/../../src/bin/queue_shard_move";
 plan skip_all => 'python3 with psycopg2 is not installed'
   unless run [ 'python3', '-c', 'import psycopg2' ], '2>', '/dev/null';
 
-my $node = PostgreSQL::Test::Cluster->new('main');
+$node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 $node->append_conf('postgresql.conf', 'max_prepared_transactions = 10');
 $node->start;
 my $preloaded = $node->safe_psql('postgres', 'SHOW shared_preload_libraries') =~
   /\bqueue\b/;
-
-sub sql
-{
-	my ($db, $sql) = @_;
-
-	return $node->safe_psql($db, $sql);
-}
 
 # Has a command done before or after a step of the program, which goes on, stops
 # or ends then.

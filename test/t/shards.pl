@@ -10,18 +10,14 @@ use lib "$FindBin::RealBin/../perl";
 
 use Digest::SHA qw(sha256);
 use ClusterTest;
+use DatabasesTest qw($node sql);
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = PostgreSQL::Test::Cluster->new('main');
+$node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 $node->append_conf('postgresql.conf', 'autovacuum = off');
 $node->start;
-
-sub sql
-{
-	return $node->safe_psql(@_);
-}
 
 # --- Versions ---
 

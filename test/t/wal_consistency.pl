@@ -14,12 +14,12 @@ use lib "$FindBin::RealBin/../perl";
 use IPC::Run;
 use ClusterTest;
 use PostgreSQL::Test::Utils;
-use QueueTest qw(wal_since);
+use QueueTest qw($node value wal_since);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
 my $timeout = $PostgreSQL::Test::Utils::timeout_default;
-my $primary = PostgreSQL::Test::Cluster->new('primary');
+my $primary = $node = PostgreSQL::Test::Cluster->new('primary');
 $primary->init(allows_streaming => 1);
 $primary->append_conf(
 	'postgresql.conf', q{
@@ -47,11 +47,6 @@ sub difference
 	my ($found) = slurp_file($node->logfile, $log_start{ $node->name }) =~
 	  /(.*inconsistent page.*\n.*)/;
 	return $found // '';
-}
-
-sub value
-{
-	return $primary->safe_psql('postgres', $_[0]);
 }
 
 # Queues with counters, groups, a rate of groups, and a rate of a handler

@@ -12,11 +12,12 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 
 use ClusterTest;
+use DatabasesTest qw($node sql);
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-my $node = PostgreSQL::Test::Cluster->new('main');
+$node = PostgreSQL::Test::Cluster->new('main');
 $node->init(allows_streaming => 1);
 plan skip_all => 'PostgreSQL 17 or later only'
   if $node->pg_version < 17;
@@ -37,12 +38,6 @@ my $workers =
   q{SELECT string_agg(datname, ' ' ORDER BY datname) FROM pg_stat_activity WHERE backend_type = 'queue worker'};
 my $launchers =
   q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'queue launcher'};
-
-sub sql
-{
-	my ($db, $sql) = @_;
-	return $node->safe_psql($db, $sql);
-}
 
 # In a session that does not load the library.  The server itself waits for the worker
 # five seconds, and then raises an error.

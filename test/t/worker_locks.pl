@@ -11,11 +11,12 @@ use lib "$FindBin::RealBin/../perl";
 
 use ClusterTest;
 use PostgreSQL::Test::Utils;
+use QueueTest qw($node $db $one value);
 use Test::More;
 use Time::HiRes qw(sleep time);
 
 my $queues = 300;
-my $node = PostgreSQL::Test::Cluster->new('main');
+$node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 $node->append_conf(
 	'postgresql.conf', q{
@@ -31,7 +32,6 @@ deadlock_timeout = 20ms
 log_lock_waits = on
 });
 $node->start;
-my $db = 'postgres';
 $node->safe_psql(
 	$db, q{
 	CREATE EXTENSION queue;
@@ -42,14 +42,8 @@ $node->safe_psql(
 	GRANT USAGE ON SCHEMA queue_data TO reader;
 	GRANT SELECT ON ALL TABLES IN SCHEMA queue_data TO reader;
 	SELECT queue_create('news')});
-my $one = $node->background_psql($db);
+$one = $node->background_psql($db);
 my $listener = $node->background_psql($db);
-
-sub value
-{
-	my ($sql) = @_;
-	return $one->query_safe($sql);
-}
 
 sub listen_to
 {
