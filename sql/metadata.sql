@@ -187,6 +187,9 @@ SELECT queue_exists('spoilt');
 SELECT queue_create('typo', '{"_max_claim_counts": 3, "_x": {"_y": 1}, "__": []}');
 SELECT queue_update('typo', '{"_max_claim_counts": null, "_retry_delay": 1}');
 SELECT queue_update('typo', '{"_z": 1}');
+-- so does a key that lacks the underscore
+SELECT queue_update('typo', '{"max_claim_count": 3, "keep_finished": null, "count": 1}');
+SELECT queue_update('typo', '{"max_claim_count": null, "count": null}');
 SELECT queue_set_metadata('typo', '{"_x": 1, "x_": 1, "x": {"_z": 1}}');
 -- creating a queue that exists with other metadata raises a notice
 SELECT queue_create('typo', '{"x_": 1, "_x": 1, "x": {"_z": 1}}');

@@ -30,6 +30,13 @@ SELECT queue_push('o', '1') > 0 AS pushed;
 SELECT FROM queue_claim('o');
 SELECT queue_drop('o');
 SELECT FROM queue_claim('o');
+-- what reads from a paused queue would find it empty
+SELECT queue_push('s', '1') > 0 AS pushed;
+SELECT queue_pause('s');
+SELECT FROM queue_claim('s');
+SELECT FROM queue_pop('s');
+SELECT queue_resume('s');
+SELECT FROM queue_claim('s');
 -- a handler's queue is created
 SET client_min_messages = warning;
 CREATE FUNCTION handle(b jsonb) RETURNS boolean LANGUAGE sql AS 'SELECT true';

@@ -7,8 +7,8 @@
  *	  A push creates a queue, and what reads from one that does not exist
  *	  finds nothing, since it may be created a moment later.  So a misspelled
  *	  name would never be noticed.  A session says so once for each queue: a
- *	  worker that polls must not fill the log.  So it is with results that a
- *	  queue does not keep.
+ *	  worker that polls must not fill the log.  So it is with a queue that is
+ *	  paused, and with results that a queue does not keep.
  *
  * src/queue/missing_queue.c
  *
@@ -36,14 +36,25 @@ typedef struct MissingQueue
 
 static HTAB *noticed = NULL;
 
-/* As queue_open(), with a notice if it returns false. */
+static bool is_first_notice(char about, const char *name);
+
+/*
+ * As queue_open(), with a notice if it returns false, or if the queue is
+ * paused and so seems to be empty.
+ */
 bool
 queue_open_or_notice(const char *name, QueueAccess access, Queue *queue)
 {
-	if (queue_open(name, access, queue))
-		return true;
-	queue_notice_missing(name);
-	return false;
+	if (!queue_open(name, access, queue))
+	{
+		queue_notice_missing(name);
+		return false;
+	}
+	if (queue->paused && is_first_notice('p', name))
+		ereport(NOTICE,
+				(errmsg("queue \"%s\" is paused", name),
+				 errhint("Nothing is claimed from it until queue_resume.")));
+	return true;
 }
 
 /* Returns whether this is the first notice about that, and the queue. */

@@ -199,6 +199,7 @@ static int64 parse_message_number(const Option *option, Jsonb *metadata,
 static void parse_dead_queue(const Option *option, Jsonb *metadata,
 							 Queue *queue, bool check);
 static bool is_reserved_key(const char *key);
+static bool is_misspelled_key(const char *key);
 
 static void
 option_type_error(const Option *option)
@@ -441,6 +442,14 @@ is_reserved_key(const char *key)
 	return false;
 }
 
+/* Returns whether a key is not reserved, but may be meant to be. */
+static bool
+is_misspelled_key(const char *key)
+{
+	return key[0] == '_' ? !is_reserved_key(key) :
+		is_reserved_key(psprintf("_%s", key));
+}
+
 /*
  * Warn about keys that may be misspelled reserved ones, in metadata or a patch
  * as the user gave it.  Keys with the value null do not count.
@@ -463,7 +472,7 @@ options_warn(Jsonb *given)
 			continue;
 		key = pnstrdup(v.val.string.val, v.val.string.len);
 		(void) JsonbIteratorNext(&it, &v, true);
-		if (key[0] == '_' && v.type != jbvNull && !is_reserved_key(key))
+		if (v.type != jbvNull && is_misspelled_key(key))
 			appendStringInfo(&unknown, "%s%s", unknown.len > 0 ? ", " : "",
 							 key);
 		pfree(key);
@@ -479,7 +488,7 @@ options_warn(Jsonb *given)
 							 options[i].key);
 	ereport(WARNING,
 			(errcode(ERRCODE_WARNING),
-			 errmsg("metadata keys that begin with \"_\" but are not reserved have no effect: %s",
+			 errmsg("metadata keys that resemble reserved ones have no effect: %s",
 					arg_clip(unknown.data)),
 			 errhint("The reserved keys are %s.", reserved.data)));
 }

@@ -125,7 +125,10 @@ BEGIN
                END,
                u.priority, u.created_at, e.expires_at,
                e.claimed_at, e.claimed_until,
-               COALESCE(u.claim_count, 0), u.due_at, u.client_id,
+               COALESCE(u.claim_count, 0) OPERATOR(pg_catalog.-)
+               COALESCE((u.attributes OPERATOR(pg_catalog.->>)
+                         ''given_back'')::integer, 0),
+               u.due_at, u.client_id,
                u.group_key, u.headers, u.attributes, u.body, u.batch,
                u.after_batch
         FROM (' OPERATOR(pg_catalog.||)
