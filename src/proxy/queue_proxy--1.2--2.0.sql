@@ -95,7 +95,7 @@ $$;
 CREATE FUNCTION @extschema@.job_root(
     q text,
     signature text,
-    at timestamp with time zone DEFAULT NULL,
+    at timestamp with time zone DEFAULT NULL::timestamp with time zone,
     project text DEFAULT NULL,
     client_id text DEFAULT NULL)
 RETURNS jsonb

@@ -81,14 +81,27 @@ sub write_file
 	return;
 }
 
-# A script of queue_proxy of version 1.2 with the comments of the update to 2.0, which
-# is what generate makes of the functions of 2.0.
+# A script of queue_proxy of version 1.2 with what the update to 2.0 changes, the
+# comments and the functions with further arguments, which is what generate makes of
+# the functions of 2.0.
 sub commented_anew
 {
 	my ($script) = @_;
 	my $dir = dirname(__FILE__) . '/../../src/proxy';
 	my $result = slurp_file("$dir/$script");
-	my %new = slurp_file("$dir/queue_proxy--1.2--2.0.sql") =~
+	my $update = slurp_file("$dir/queue_proxy--1.2--2.0.sql");
+
+	foreach my $name ($update =~ /^DROP FUNCTION \@extschema\@\.(\w+)\(/gm)
+	{
+		my $function = qr/^CREATE [A-Z ]*FUNCTION (?:queue_proxy|\@extschema\@)\.$name\(.*?^COMMENT [^\n]*\n'.*?';\n/ms;
+
+		$update =~ s/($function)// or die $name;
+		my $new = $1;
+		$new =~ s/^CREATE FUNCTION/CREATE OR REPLACE FUNCTION/gm
+		  if $result =~ /^CREATE OR REPLACE FUNCTION/m;
+		$result =~ s/$function/$new/ or die $name;
+	}
+	my %new = $update =~
 	  /^(COMMENT ON FUNCTION [^\n]* IS\n)('.*?';\n)/gms;
 
 	$result =~ s/^\Q$_\E'.*?';\n/$_$new{$_}/ms or die $_ foreach keys %new;
