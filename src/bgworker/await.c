@@ -144,7 +144,7 @@ wait_for_end(const char *name, int64 id, int64 deadline, MemoryContext context)
 								LOOK_MS : POLL_MS);
 
 		/* What the look has used ends with this, above all its locks. */
-		SPI_commit();
+		wakeup_commit();
 		if (condition == NULL)
 			wakeup_pause(pause, compat_wait_event("QueueAwait"));
 		else

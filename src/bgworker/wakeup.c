@@ -32,6 +32,7 @@
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
+#include "utils/guc.h"
 #include "utils/inval.h"
 
 #include "bgworker/wakeup.h"
@@ -47,6 +48,7 @@
 #include "util/compat.h"
 #include "util/digest.h"
 #include "util/limits.h"
+#include "util/settings.h"
 
 #define POLL_MS			100		/* between probes without shared memory */
 #define PROBE_MS		5000	/* between probes without being woken */
@@ -147,6 +149,21 @@ wakeup_pause(long timeout, uint32 wait_event)
 }
 
 /*
+ * End the transaction of a procedure, and begin the next one.  The project may
+ * be set for the transaction only, and still is the one to wait in.
+ */
+void
+wakeup_commit(void)
+{
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+
+	strlcpy(project, setting_project, sizeof(project));
+	SPI_commit();
+	(void) set_config_option("queue.project", project, PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_LOCAL, true, 0, false);
+}
+
+/*
  * Probe, and sleep until something may be free, something is due, or the
  * deadline by the monotonic clock.  The transaction holds nothing when this
  * begins.  Returns whether the probe found something.
@@ -221,7 +238,7 @@ wakeup_wait(const char *name, int timeout_ms, bool in_statement)
 	do
 	{
 		if (!in_statement)
-			SPI_commit();
+			wakeup_commit();
 		ready = wait_for_arrival(name, id, deadline) ||
 			probe_queue(name, &id);
 	} while (!ready && clock_monotonic() < deadline);

@@ -81,6 +81,14 @@ value(q{SELECT queue_push('q', '1')});
 ($ready) = result($job);
 is($ready, 't', 'the next one does');
 
+# in a project that is set for the call's transaction, which ends when the wait begins
+$job = begin(qq{CALL queue_wait(CASE WHEN set_config('queue.project', 'p', true) IS NOT NULL
+	THEN 'there' END, $long);
+	SHOW queue.project});
+wait_for_waiters(1);
+value(q{SELECT set_config('queue.project', 'p', true), queue_push('there', '1')});
+is(finish($job), "t\n", 'a push wakes in a project that is set for the transaction');
+
 # a release, and a rollback of a claim
 my $claim = value(q{SELECT claim_id FROM queue_claim('q', 60, 0)});
 $job = begin_wait('q', $long);
