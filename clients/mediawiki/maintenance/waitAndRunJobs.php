@@ -1,0 +1,59 @@
+<?php
+/** Runs the jobs of one type, and waits for more without polling. */
+
+$IP = getenv( 'MW_INSTALL_PATH' ) ?: '/usr/share/mediawiki';
+require_once "$IP/maintenance/Maintenance.php";
+
+use MediaWiki\MediaWikiServices;
+use MediaWiki\Settings\SettingsBuilder;
+
+class WaitAndRunJobs extends Maintenance {
+	/** Seconds; a wake-up can be lost, and MediaWiki logs queries of 30 seconds. */
+	private const LONGEST_WAIT = 20;
+
+	public function __construct() {
+		parent::__construct();
+		$this->addDescription( 'Run jobs of one type, waiting for them with queue_wait' );
+		$this->addOption( 'type', 'Type of the jobs', true, true );
+		$this->addOption( 'maxtime', 'Seconds after which to end', false, true );
+	}
+
+	public function memoryLimit() {
+		// As runJobs.php: the runner ends, rather than the process of a bad job.
+		return $this->hasOption( 'memory-limit' ) ? parent::memoryLimit() : '150M';
+	}
+
+	public function finalSetup( ?SettingsBuilder $settingsBuilder = null ) {
+		// As runJobs.php does
+		define( 'MEDIAWIKI_JOB_RUNNER', true );
+		parent::finalSetup( $settingsBuilder );
+	}
+
+	public function execute() {
+		$type = $this->getOption( 'type' );
+		$until = microtime( true ) + (float)$this->getOption( 'maxtime', INF );
+		$services = MediaWikiServices::getInstance();
+		$queue = $services->getJobQueueGroup()->get( $type );
+		if ( !$queue instanceof JobQueuePgClaim ) {
+			$this->fatalError( "Jobs of type $type are in no JobQueuePgClaim" );
+		}
+		while ( ( $left = $until - microtime( true ) ) > 0 ) {
+			$limit = is_finite( $left ) ? max( 1, (int)$left ) : false;
+			$run = $services->getJobRunner()->run( [ 'type' => $type, 'maxTime' => $limit ] );
+			if ( $run['reached'] !== 'none-ready' && $run['reached'] !== 'time-limit' ) {
+				// More of memory, a wiki that can be written: a new process may have it.
+				$this->fatalError( "Stopped: {$run['reached']}" );
+			}
+			$pause = ( $run['backoffs'][$type] ?? 0 ) - microtime( true );
+			if ( $pause > 0 ) {
+				// The wiki throttles this type, and has jobs of it.
+				usleep( (int)( 1e6 * min( $pause, $left ) ) );
+			} else {
+				$queue->wait( (int)( 1000 * min( self::LONGEST_WAIT, $left ) ) );
+			}
+		}
+	}
+}
+
+$maintClass = WaitAndRunJobs::class;
+require_once RUN_MAINTENANCE_IF_MAIN;
