@@ -164,5 +164,76 @@ SELECT queue_push('z', '2', dedup_key => 'k') IS NULL AS dropped;
 -- and one that is dropped is checked nevertheless
 SELECT queue_push('z', '3', 0, dedup_key => 'k');
 SELECT queue_push('z', NULL, dedup_key => 'k');
+\set VERBOSITY default
+
+-- when a message is due
+SELECT queue_create('at');
+SELECT queue_push('at', '1', at => now() - interval '1 day') IS NOT NULL AS pushed;
+SELECT queue_push('at', '2', at => now() + interval '1 day') IS NOT NULL AS pushed;
+SELECT cardinality(queue_push_batch('at', '{3,4}', at => now() + interval '1 hour')) AS pushed;
+SELECT cardinality(queue_post('at', jsonb_build_array(jsonb_build_object('body', 5, 'at', now() + interval '2 hours'), '{"body": 6, "at": "-infinity"}'::jsonb))) AS pushed;
+SELECT state, body, date_trunc('minute', due_at - now() + interval '30 s') AS due FROM queue_data.message WHERE queue = 'at' ORDER BY id;
+\set VERBOSITY sqlstate
+SELECT queue_push('at', '1', at => now() + interval '15 days');
+SELECT queue_push('at', '1', at => 'infinity');
+SELECT queue_push('at', '1', delay => 0, at => now());
+SELECT queue_post('at', '[{"body": 1, "at": "2020-01-01", "delay": 1}]');
+SELECT queue_post('at', '[{"body": 1, "at": 1}]');
+SELECT queue_push('at', '1', dedup => 'unfinished');
+SELECT queue_push('at', '1', dedup_for => 5);
+SELECT queue_push('at', '1', dedup_key => 'k', dedup => 'never');
+SELECT queue_push('at', '1', dedup_key => 'k', dedup => NULL);
+SELECT queue_push('at', '1', dedup_key => 'k', dedup_for => 0);
+SELECT queue_push('at', '1', dedup_key => 'k', dedup_for => 2592001);
+\set VERBOSITY default
+SELECT queue_drop('at');
+
+-- what makes a push a duplicate: the one that arrives decides
+SELECT queue_create('unique');
+SELECT queue_push('unique', '1', dedup_key => 'k') IS NOT NULL AS pushed;
+SELECT claim_id FROM queue_claim('unique') \gset
+SELECT queue_push('unique', '2', dedup_key => 'k', dedup => 'unfinished') IS NULL AS dropped;
+SELECT claim_complete('unique', :'claim_id');
+SELECT queue_push('unique', '3', dedup_key => 'k', dedup => 'unfinished') IS NOT NULL AS pushed;
+SELECT claim_id FROM queue_claim('unique') \gset
+SELECT queue_push('unique', '4', dedup_key => 'k') IS NOT NULL AS pushed;
+SELECT queue_purge('unique');
+
+-- replacing: free to free, to delayed, and back
+SELECT queue_push('unique', '1', priority => 3, group_key => 'g', ttl => 500, dedup_key => 'k') AS id \gset
+SELECT queue_push('unique', '2', headers => '{"h": 1}', priority => 1, ttl => 900, dedup_key => 'k', dedup => 'replace') = :id AS same;
+SELECT state, body, headers, priority, group_key FROM queue_data.message WHERE queue = 'unique';
+SELECT queue_push('unique', '3', dedup_key => 'k', dedup => 'replace', delay => 600) = :id AS same;
+SELECT state, body, headers, due_at > now() AS due FROM queue_data.message WHERE queue = 'unique';
+SELECT queue_push('unique', '4', dedup_key => 'k', dedup => 'replace', at => now() + interval '1 hour') = :id AS same;
+SELECT state, body, date_trunc('minute', due_at - now() + interval '30 s') AS due FROM queue_data.message WHERE queue = 'unique';
+SELECT queue_push('unique', '5', dedup_key => 'k', dedup => 'replace') = :id AS same;
+SELECT body, ttl, priority, id = :id AS same, claim_id FROM queue_claim('unique') \gset
+SELECT :'body' AS body, :ttl AS ttl, :priority AS priority, :'same' AS same;
+SELECT queue_push('unique', '6', dedup_key => 'k', dedup => 'replace') <> :id AS another;
+SELECT queue_purge('unique');
+SELECT ids[1] = ids[2] AS same, ids[3] IS NULL AS dropped FROM queue_post('unique', '[{"body": 1, "dedup_key": "k", "delay": 60},
+    {"body": 2, "dedup_key": "k", "dedup": "replace"}, {"body": 3, "dedup_key": "k"}]') AS ids;
+SELECT state, body FROM queue_data.message WHERE queue = 'unique';
+SELECT queue_purge('unique');
+
+-- a period, whatever became of the message
+SELECT queue_push('unique', '1', dedup_key => 'k', dedup_for => 1) AS id \gset
+SELECT message_delete('unique', :id);
+SELECT pg_sleep(1.1);
+SELECT queue_push('unique', '2', dedup_key => 'k', dedup_for => 600) IS NULL AS dropped;
+SELECT queue_push('unique', '3', dedup_key => 'k', dedup_for => 1) IS NOT NULL AS pushed;
+SELECT body FROM queue_pop('unique');
+SELECT queue_push('unique', '4', dedup_key => 'k') IS NOT NULL AS pushed;
+SELECT body FROM queue_pop('unique');
+BEGIN;
+SELECT queue_push('unique', '5', dedup_key => 'l', dedup_for => 600) IS NOT NULL AS pushed;
+ROLLBACK;
+SELECT queue_push('unique', '6', dedup_key => 'l', dedup_for => 600) IS NOT NULL AS pushed;
+SELECT body FROM queue_pop('unique');
+SELECT queue_push('unique', '7', dedup_key => 'l', dedup_for => 600) IS NULL AS dropped;
+SELECT queue_purge('unique');
+SELECT queue_push('unique', '8', dedup_key => 'l', dedup_for => 600) IS NOT NULL AS pushed;
+SELECT queue_drop('unique');
 
 DROP EXTENSION queue;

@@ -11,7 +11,9 @@
 
 #include "fmgr.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #include "api/api_arg.h"
 #include "api/post_api.h"
@@ -35,13 +37,16 @@ typedef enum PostField
 	POST_BATCH,
 	POST_AFTER,
 	POST_AFTER_SUCCESS,
+	POST_AT,
+	POST_DEDUP,
+	POST_DEDUP_FOR,
 	POST_QUEUE,					/* only without the argument q */
 	POST_FIELDS					/* their number */
 } PostField;
 
 static const char *const post_fields[POST_FIELDS] = {
 	"body", "ttl", "delay", "priority", "dedup_key", "group_key", "headers",
-	"batch", "after", "after_success", "queue"
+	"batch", "after", "after_success", "at", "dedup", "dedup_for", "queue"
 };
 
 /* An array of messages */
@@ -49,6 +54,8 @@ typedef struct Post
 {
 	NewMessage *messages;
 	int			n;
+	bool		has_at;			/* the current message has "at" */
+	TimestampTz at;
 	const char **queues;		/* of each message; NULL if all have the same */
 	const char *name;			/* the queue of those that name none, or NULL */
 	const char *function;		/* that was called */
@@ -88,8 +95,8 @@ find_post_field(const JsonbValue *key, int n, bool has_queue)
 					arg_clip(pnstrdup(key->val.string.val,
 									  key->val.string.len))),
 			 has_queue ?
-			 errhint("The fields are queue, body, ttl, delay, priority, dedup_key, group_key, headers, batch, after and after_success.") :
-			 errhint("The fields are body, ttl, delay, priority, dedup_key, group_key, headers, batch, after and after_success.")));
+			 errhint("The fields are queue, body, ttl, delay, priority, dedup_key, group_key, headers, batch, after, after_success, at, dedup and dedup_for.") :
+			 errhint("The fields are body, ttl, delay, priority, dedup_key, group_key, headers, batch, after, after_success, at, dedup and dedup_for.")));
 }
 
 static int64
@@ -172,6 +179,21 @@ set_post_field(Post *post, PostField field, JsonbValue *value)
 						 errhint("Give true or false without quotes.")));
 			message->after_success = value->val.boolean;
 			break;
+		case POST_AT:
+			key = get_post_key(value, "at", n);
+			post->at = DatumGetTimestampTz(
+				DirectFunctionCall3(timestamptz_in, CStringGetDatum(key),
+									ObjectIdGetDatum(InvalidOid),
+									Int32GetDatum(-1)));
+			post->has_at = true;
+			break;
+		case POST_DEDUP:
+			push_set_dedup(message, get_post_key(value, "dedup", n));
+			break;
+		case POST_DEDUP_FOR:
+			push_set_period(message,
+							get_post_integer(value, "dedup_for", n));
+			break;
 		case POST_QUEUE:
 			key = get_post_key(value, "queue", n);
 			queue_check_name(key, "queue");
@@ -202,6 +224,7 @@ parse_post(Post *post, JsonbValue *element)
 
 	message->ttl = PUSH_DEFAULT;
 	message->delay = PUSH_DEFAULT;
+	post->has_at = false;
 	it = JsonbIteratorInit(element->val.binary.data);
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
 	{
@@ -211,6 +234,9 @@ parse_post(Post *post, JsonbValue *element)
 			set_post_field(post, field, &v);
 	}
 
+	if (post->has_at)
+		push_set_at(message, post->at);
+	push_check_dedup(message);
 	if (message->body == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
@@ -349,8 +375,8 @@ post_of_step(Jsonb *array, const char *name)
  * queue_post(q text, messages jsonb) returns bigint[]
  *
  * Pushes an array of objects with the fields body, ttl, delay, priority,
- * dedup_key, group_key, headers, batch, after and after_success, meaning what
- * they mean in queue_push; only body is required, and a null is as if the
+ * dedup_key, group_key, headers, batch, after, after_success, at, dedup and
+ * dedup_for, meaning what they mean in queue_push; only body is required, and a null is as if the
  * field were not there.  If q is NULL, each object also has a field queue.
  * All or nothing; at most queue.max_push_count.
  *

@@ -19,6 +19,7 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #include "api/api_arg.h"
 #include "api/push_api.h"
@@ -44,8 +45,10 @@ PG_FUNCTION_INFO_V1(sql_queue_dedup_key);
 
 static void get_batch_args(FunctionCallInfo fcinfo, int batch,
 						   NewMessage *message);
+static void get_unique_args(FunctionCallInfo fcinfo, int at,
+							NewMessage *message);
 static const char *get_push_args(FunctionCallInfo fcinfo, int body,
-								 NewMessage *message);
+								 bool has_batch, NewMessage *message);
 static Datum *get_elements(ArrayType *array, const char *name, Oid type,
 						   bool **nulls, int *n);
 static void set_group_keys(ArrayType *array, NewMessage *messages, int n);
@@ -71,6 +74,77 @@ push_set_group_key(NewMessage *message, text *key)
 				 errhint("Give 1 to %d bytes, or NULL for a message without a group.",
 						 QUEUE_GROUP_KEY_LENGTH)));
 	message->group_key = key;
+}
+
+/*
+ * Set when a message is due, whose delay has been set if it has one; the past
+ * is now.
+ */
+void
+push_set_at(NewMessage *message, TimestampTz at)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	if (message->delay != PUSH_DEFAULT)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"at\" cannot be combined with \"delay\""),
+				 errhint("Give the time or the delay, and NULL for the other.")));
+	if (at > now + setting_max_message_delay * USECS_PER_SEC)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" must be at most %d s from now (%s)",
+						"at", setting_max_message_delay,
+						"queue.max_message_delay"),
+				 errhint("Give an earlier time, or have \"queue.max_message_delay\" raised.")));
+	message->delay = 0;
+	message->at = at > now ? at : 0;
+}
+
+/* Set what makes a message a duplicate. */
+void
+push_set_dedup(NewMessage *message, const char *mode)
+{
+	if (strcmp(mode, "waiting") == 0)
+		message->dedup.mode = DEDUP_WAITING;
+	else if (strcmp(mode, "unfinished") == 0)
+		message->dedup.mode = DEDUP_UNFINISHED;
+	else if (strcmp(mode, "replace") == 0)
+		message->dedup.mode = DEDUP_REPLACE;
+	else
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" must not be \"%s\"", "dedup",
+						arg_clip(mode)),
+				 errhint("Give 'waiting', 'unfinished' or 'replace'.")));
+}
+
+void
+push_set_period(NewMessage *message, int64 seconds)
+{
+	message->dedup.period = arg_check_bounds("dedup_for", seconds, 1, NULL,
+											 DEDUP_MAX_PERIOD, NULL, " s");
+}
+
+/*
+ * Check that a message has a key, and takes it with the push, if it has other
+ * terms than the default ones.
+ */
+void
+push_check_dedup(const NewMessage *message)
+{
+	if (message->dedup.mode == DEDUP_WAITING && message->dedup.period == 0)
+		return;
+	if (message->dedup_key == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"dedup\" and \"dedup_for\" need \"dedup_key\""),
+				 errhint("Give the key of which there is to be one message.")));
+	if (message->after != NO_BATCH)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("\"dedup\" and \"dedup_for\" cannot be combined with \"after\""),
+				 errdetail("A message that waits for a batch takes its key when the batch has finished.")));
 }
 
 /* Returns the id of a batch as it is in a message; none has the id 0. */
@@ -99,6 +173,27 @@ get_batch_args(FunctionCallInfo fcinfo, int batch, NewMessage *message)
 		message->after = push_batch_id(PG_GETARG_INT64(after));
 	message->after_success = !PG_ARGISNULL(success) &&
 		PG_GETARG_BOOL(success);
+}
+
+/*
+ * Get the arguments at, dedup and dedup_for, the first of which has this
+ * number.  No function had them before version 2.0, nor do those of queue_pgmq.
+ */
+static void
+get_unique_args(FunctionCallInfo fcinfo, int at, NewMessage *message)
+{
+	int			dedup = at + 1;
+	int			period = at + 2;
+
+	if (PG_NARGS() <= period)
+		return;
+	if (!PG_ARGISNULL(at))
+		push_set_at(message, PG_GETARG_TIMESTAMPTZ(at));
+	push_set_dedup(message,
+				   TextDatumGetCString(arg_required(fcinfo, dedup, "dedup")));
+	if (!PG_ARGISNULL(period))
+		push_set_period(message, PG_GETARG_INT32(period));
+	push_check_dedup(message);
 }
 
 /*
@@ -135,13 +230,16 @@ push_get_message(FunctionCallInfo fcinfo, int body, int ttl, int dedup_key,
  * the queue, which is returned.
  */
 static const char *
-get_push_args(FunctionCallInfo fcinfo, int body, NewMessage *message)
+get_push_args(FunctionCallInfo fcinfo, int body, bool has_batch,
+			  NewMessage *message)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "q");
 
 	push_get_message(fcinfo, body, body + 1, body + 4, body + 5, body + 6,
 					 message);
-	get_batch_args(fcinfo, body + 7, message);
+	if (has_batch)
+		get_batch_args(fcinfo, body + 7, message);
+	get_unique_args(fcinfo, body + (has_batch ? 10 : 7), message);
 	return name;
 }
 
@@ -150,7 +248,8 @@ get_push_args(FunctionCallInfo fcinfo, int body, NewMessage *message)
  *			  priority int = 0, dedup_key text = NULL,
  *			  group_key text = NULL, headers jsonb = NULL,
  *			  batch bigint = NULL, after bigint = NULL,
- *			  after_success boolean = false) returns bigint
+ *			  after_success boolean = false, at timestamptz = NULL,
+ *			  dedup text = 'waiting', dedup_for int = NULL) returns bigint
  *
  * Pushes one message.  ttl: its lifetime in seconds (NULL: the queue's
  * _default_message_ttl or queue.default_message_ttl).  delay: seconds until
@@ -160,9 +259,16 @@ get_push_args(FunctionCallInfo fcinfo, int body, NewMessage *message)
  * of the message (NULL: none).  headers: returned with the message; counted
  * toward the size of the body.  batch: the message is a member of it.  after:
  * the message waits until that batch has finished; if after_success is set, it
- * becomes a dead letter when a member of the batch has failed.
+ * becomes a dead letter when a member of the batch has failed.  at: when it is
+ * due, instead of a delay; the past is now.  dedup: 'unfinished': the push is
+ * also dropped while a message with its key is claimed; 'replace': the message
+ * that waits gets its body, headers and due time instead.  dedup_for: seconds;
+ * it is also dropped if a push with dedup_for had the key in the last so many,
+ * whatever became of its message; that one counts for as long as it said
+ * itself, and an hour at least.
  *
- * Result: the id; NULL when dropped as a duplicate.
+ * Result: the id, of the message that was replaced if one was; NULL when
+ * dropped as a duplicate.
  * Errors: 22004 and 22023 arguments, 54000 body too large, 42704 unknown
  * queue while queue.auto_create is off, or unknown batch, 55000 the batch has
  * finished, 42501 no right to push, or not the batch's owner.
@@ -175,7 +281,7 @@ sql_queue_push(PG_FUNCTION_ARGS)
 	NewMessage	message;
 
 	api_check_can_write("queue_push()");
-	name = get_push_args(fcinfo, 1, &message);
+	name = get_push_args(fcinfo, 1, true, &message);
 	push_message(name, &message);
 	if (message.id == 0)
 		PG_RETURN_NULL();
@@ -185,7 +291,9 @@ sql_queue_push(PG_FUNCTION_ARGS)
 /*
  * queue_push_lazy(q text, body jsonb, ttl int = NULL, delay int = NULL,
  *				   priority int = 0, dedup_key text = NULL,
- *				   group_key text = NULL, headers jsonb = NULL)
+ *				   group_key text = NULL, headers jsonb = NULL,
+ *				   at timestamptz = NULL, dedup text = 'waiting',
+ *				   dedup_for int = NULL)
  * returns void
  *
  * Pushes one message when the transaction commits; arguments as those of
@@ -202,7 +310,7 @@ sql_queue_push_lazy(PG_FUNCTION_ARGS)
 	NewMessage	message;
 
 	api_check_can_write("queue_push_lazy()");
-	name = get_push_args(fcinfo, 1, &message);
+	name = get_push_args(fcinfo, 1, false, &message);
 	push_check_size(&message);
 	shard_check(name);
 	lazy_push_add(name, &message);
@@ -214,7 +322,9 @@ sql_queue_push_lazy(PG_FUNCTION_ARGS)
  *				   ttl int = NULL, delay int = NULL, priority int = 0,
  *				   dedup_key text = NULL, group_key text = NULL,
  *				   headers jsonb = NULL, batch bigint = NULL,
- *				   after bigint = NULL, after_success boolean = false)
+ *				   after bigint = NULL, after_success boolean = false,
+ *				   at timestamptz = NULL, dedup text = 'waiting',
+ *				   dedup_for int = NULL)
  * returns bigint
  *
  * Pushes one message, unless a call with the same queue, origin and origin_id
@@ -246,7 +356,7 @@ sql_queue_push_once(PG_FUNCTION_ARGS)
 						"origin", QUEUE_ORIGIN_LENGTH, length),
 				 errhint("Name what counts \"origin_id\", such as a table.")));
 	origin.id = DatumGetInt64(arg_required(fcinfo, 2, "origin_id"));
-	name = get_push_args(fcinfo, 3, &message);
+	name = get_push_args(fcinfo, 3, true, &message);
 	push_message_once(name, &origin, &message);
 	if (message.id == 0)
 		PG_RETURN_NULL();
@@ -330,7 +440,7 @@ set_group_keys(ArrayType *array, NewMessage *messages, int n)
  * queue_push_batch(q text, bodies jsonb[], ttl int = NULL, delay int = NULL,
  *					priority int = 0, group_keys text[] = NULL,
  *					batch bigint = NULL, after bigint = NULL,
- *					after_success boolean = false)
+ *					after_success boolean = false, at timestamptz = NULL)
  * returns bigint[]
  *
  * Pushes one message for each body, all or nothing; ttl, delay and priority
@@ -368,6 +478,9 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(3))
 		delay = arg_check_delay(PG_GETARG_INT32(3));
 	get_batch_args(fcinfo, 6, &terms);
+	terms.delay = delay;
+	if (PG_NARGS() > 9 && !PG_ARGISNULL(9))
+		push_set_at(&terms, PG_GETARG_TIMESTAMPTZ(9));
 	bodies = get_elements(array, "bodies", JSONBOID, &nulls, &n);
 	messages = push_alloc_messages("bodies", n);
 	if (!PG_ARGISNULL(5))
@@ -384,7 +497,8 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 					 errhint("For a JSON null give 'null'::jsonb.")));
 		messages[i].body = DatumGetJsonbP(bodies[i]);
 		messages[i].ttl = ttl;
-		messages[i].delay = delay;
+		messages[i].delay = terms.delay;
+		messages[i].at = terms.at;
 		messages[i].priority = priority;
 		messages[i].batch = terms.batch;
 		messages[i].after = terms.after;

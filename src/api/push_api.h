@@ -21,6 +21,10 @@ extern void push_set_group_key(NewMessage *message, text *key);
 extern void push_get_message(FunctionCallInfo fcinfo, int body, int ttl,
 							 int dedup_key, int group_key, int headers,
 							 NewMessage *message);
+extern void push_set_at(NewMessage *message, TimestampTz at);
+extern void push_set_dedup(NewMessage *message, const char *mode);
+extern void push_set_period(NewMessage *message, int64 seconds);
+extern void push_check_dedup(const NewMessage *message);
 extern int64 push_batch_id(int64 id);
 extern Datum push_ids_array(NewMessage *messages, int n);
 

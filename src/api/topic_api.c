@@ -178,7 +178,8 @@ sql_topic_list(PG_FUNCTION_ARGS)
 /*
  * topic_publish(topic text, body jsonb, headers jsonb = NULL,
  *				 ttl int = NULL, delay int = NULL, priority int = 0,
- *				 group_key text = NULL, dedup_key text = NULL)
+ *				 group_key text = NULL, dedup_key text = NULL,
+ *				 at timestamptz = NULL)
  * returns bigint
  *
  * Pushes a message to each queue that is bound to the topic, in this
@@ -203,5 +204,9 @@ sql_topic_publish(PG_FUNCTION_ARGS)
 	api_check_can_write("topic_publish()");
 	topic = TextDatumGetCString(arg_required(fcinfo, 0, "topic"));
 	push_get_message(fcinfo, 1, 3, 7, 6, 2, &message);
+
+	/* The function of queue_pgmq has no such argument. */
+	if (PG_NARGS() > 8 && !PG_ARGISNULL(8))
+		push_set_at(&message, PG_GETARG_TIMESTAMPTZ(8));
 	PG_RETURN_INT64(publish_message(topic, &message));
 }

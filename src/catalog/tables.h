@@ -202,7 +202,10 @@ typedef enum JobCounter
 #define Anum_dedup_key_digest			2
 #define Anum_dedup_key_message_ids		3
 #define Anum_dedup_key_joined			4
-#define Natts_dedup_key					4
+#define Anum_dedup_key_pushed_at		5	/* of the last push with a period,
+											 * or null; the same for: */
+#define Anum_dedup_key_kept_until		6	/* the row stays so long */
+#define Natts_dedup_key					6
 
 /* queue_data.root_job */
 #define Anum_root_job_queue_id			1

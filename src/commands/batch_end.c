@@ -112,7 +112,7 @@ static BatchState look_for_end(Batch *batch, BatchStep *step);
 static bool open_queue_of(Freeing *freeing, int32 queue_id);
 static bool can_become_dead(Freeing *freeing);
 static HeapTuple form_freed(Freeing *freeing, TupleDesc desc, HeapTuple tuple,
-							int delay);
+							TimestampTz due);
 static bool free_message(Freeing *freeing, MessageTable *table,
 						 TupleTableSlot *slot);
 static bool is_read_later(Freeing *freeing, MessageTable *table, int64 id);
@@ -249,9 +249,12 @@ can_become_dead(Freeing *freeing)
 	return !freeing->refuses_dead && dead_letter_can_move(&freeing->queue);
 }
 
-/* Returns a copy of a message that waits no more. */
+/*
+ * Returns a copy of a message that waits no more, and is due then, or at once
+ * if that is not in the future.
+ */
 static HeapTuple
-form_freed(Freeing *freeing, TupleDesc desc, HeapTuple tuple, int delay)
+form_freed(Freeing *freeing, TupleDesc desc, HeapTuple tuple, TimestampTz due)
 {
 	int			columns[] = {
 		Anum_message_created_at, Anum_message_due_at, Anum_message_headers,
@@ -267,8 +270,8 @@ form_freed(Freeing *freeing, TupleDesc desc, HeapTuple tuple, int delay)
 	values[0] = TimestampTzGetDatum(freeing->now);
 
 	/* Without a delay it can be claimed at once, and its lifetime begins. */
-	isnull[1] = delay == 0;
-	values[1] = TimestampTzGetDatum(freeing->now + USECS_PER_SEC * delay);
+	isnull[1] = due <= freeing->now;
+	values[1] = TimestampTzGetDatum(due);
 	values[2] = JsonbPGetDatum(push_batch_headers(no_headers ? NULL :
 												  DatumGetJsonbP(headers),
 												  &freeing->batch));
@@ -290,6 +293,7 @@ free_message(Freeing *freeing, MessageTable *table, TupleTableSlot *slot)
 	bool		isnull;
 	Datum		key;
 	int			delay;
+	TimestampTz due;
 
 	if (freeing->batch.failed > 0)
 		fails |= DatumGetBool(heap_getattr(tuple, Anum_message_after_success,
@@ -323,16 +327,19 @@ free_message(Freeing *freeing, MessageTable *table, TupleTableSlot *slot)
 	}
 	delay = DatumGetInt32(heap_getattr(tuple, Anum_message_after_delay, desc,
 									   &isnull));
-	if (delay > 0)
+	due = delay < 0 ?
+		message_read(tuple).created_at + (delay + 1) * USECS_PER_SEC :
+		freeing->now + delay * USECS_PER_SEC;
+	if (due > freeing->now)
 	{
 		/* It becomes due, and stays in its table till then. */
 		message_update_locked(table, tuple,
-							  form_freed(freeing, desc, tuple, delay));
+							  form_freed(freeing, desc, tuple, due));
 		return true;
 	}
 	message_insert(&freeing->active,
 				   message_copy_to(table, &freeing->active,
-								   form_freed(freeing, desc, tuple, 0), 0));
+								   form_freed(freeing, desc, tuple, due), 0));
 	message_delete_moved(table, tuple);
 	return true;
 }

@@ -4,6 +4,8 @@
 \echo Use "ALTER EXTENSION queue_proxy UPDATE TO '2.0'" to load this file. \quit
 
 -- What the servers' functions do since 2.0
+COMMENT ON FUNCTION @extschema@.queue_post(text, jsonb, text, text) IS
+'pushes an array of {"body", "ttl", "delay", "priority", "dedup_key", "group_key", "headers", "batch", "after", "after_success", "at", "dedup", "dedup_for"} (only body is required), all or nothing, and returns the ids in that order, NULL where one was dropped as a duplicate. If q is NULL, each object has a field "queue", too. Errors: as queue_push; 22004 a message without a queue. Source: Zaqar, post messages; MediaWiki, JobQueueGroup::push';
 COMMENT ON FUNCTION @extschema@.queue_redrive(text, text, integer, text, text) IS
 'moves up to limit (NULL: all) dead letters of queue q, oldest first, back to the queues that they came from or to target, as new messages with claim_count 0; returns their number. Passes over those whose origin is gone, and a NOTICE says how many: it was dropped, and queue.auto_create is off, or another role has created a queue of that name. Errors: 22023/22004 argument, 42704 unknown target with queue.auto_create off, 42501 no right to claim from q or to push to where they are sent. Source: Amazon SQS, redrive';
 COMMENT ON FUNCTION @extschema@.queue_step(text, text, bigint[], jsonb, jsonb, integer, integer, integer, text, text) IS
@@ -28,7 +30,23 @@ FROM (VALUES
     ('@extschema@.claim_release(text, text, integer, text, text)', '@extschema@.claim_release(text, text, integer, boolean, text, text)'),
     ('queue_proxy.claim_release(text, text, integer, integer, text[])', 'queue_proxy.claim_release(text, text, integer, boolean, integer, text[])'),
     ('@extschema@.job_root(text, text, text, text)', '@extschema@.job_root(text, text, timestamp with time zone, text, text)'),
-    ('queue_proxy.job_root(text, text, integer, text[])', 'queue_proxy.job_root(text, text, timestamp with time zone, integer, text[])')) AS f (old, new)
+    ('queue_proxy.job_root(text, text, integer, text[])', 'queue_proxy.job_root(text, text, timestamp with time zone, integer, text[])'),
+    ('@extschema@.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, text, text)',
+     '@extschema@.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer, text, text)'),
+    ('queue_proxy.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, integer, text[])',
+     'queue_proxy.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer, integer, text[])'),
+    ('@extschema@.queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean, text, text)',
+     '@extschema@.queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean, timestamp with time zone, text, text)'),
+    ('queue_proxy.queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean, integer, text[])',
+     'queue_proxy.queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean, timestamp with time zone, integer, text[])'),
+    ('@extschema@.queue_push_lazy(text, jsonb, integer, integer, integer, text, text, jsonb, text, text)',
+     '@extschema@.queue_push_lazy(text, jsonb, integer, integer, integer, text, text, jsonb, timestamp with time zone, text, integer, text, text)'),
+    ('@extschema@.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, text, text)',
+     '@extschema@.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer, text, text)'),
+    ('queue_proxy.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, integer, text[])',
+     'queue_proxy.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer, integer, text[])'),
+    ('@extschema@.topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, text, text)',
+     '@extschema@.topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, timestamp with time zone, text, text)')) AS f (old, new)
      JOIN pg_catalog.pg_proc AS p
          ON p.oid OPERATOR(pg_catalog.=) f.old::regprocedure::oid;
 
@@ -125,6 +143,233 @@ GRANT EXECUTE ON FUNCTION @extschema@.job_root(text, text, timestamp with time z
     TO queue_producer, queue_consumer, queue_admin;
 REVOKE ALL ON FUNCTION queue_proxy.job_root(text, text, timestamp with time zone, integer, text[]) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION queue_proxy.job_root(text, text, timestamp with time zone, integer, text[])
+    TO queue_producer, queue_consumer, queue_admin;
+
+DROP FUNCTION @extschema@.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, text, text);
+DROP FUNCTION queue_proxy.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, integer, text[]);
+CREATE FUNCTION queue_proxy.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer, integer, text[])
+RETURNS bigint
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
+AS $$
+CLUSTER '';
+RUN ON $15;
+SELECT @extschema@.queue_push(
+    CASE WHEN queue_router.call_settings($16) THEN $1 END, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) AS r;
+$$;
+
+CREATE FUNCTION @extschema@.queue_push(
+    q text,
+    body jsonb,
+    ttl integer DEFAULT NULL::integer,
+    delay integer DEFAULT NULL::integer,
+    priority integer DEFAULT 0,
+    dedup_key text DEFAULT NULL::text,
+    group_key text DEFAULT NULL::text,
+    headers jsonb DEFAULT NULL::jsonb,
+    batch bigint DEFAULT NULL::bigint,
+    after bigint DEFAULT NULL::bigint,
+    after_success boolean DEFAULT false,
+    at timestamp with time zone DEFAULT NULL::timestamp with time zone,
+    dedup text DEFAULT 'waiting'::text,
+    dedup_for integer DEFAULT NULL::integer,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($15, $16);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        PERFORM queue_proxy.refuse_transaction('queue_push');
+    END IF;
+    RETURN queue_proxy.queue_push($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer, text, text) IS
+'pushes one message that lives ttl seconds and is handed out after delay seconds, priority 0 to 9 (higher first); returns its id, NULL when an unclaimed message with this dedup_key waits; with dedup unfinished also when a claimed one has it; with dedup replace, a message that waits gets body, headers and due time instead, which needs claim on the queue, and its id is returned. dedup_for: 1 to 2592000 seconds; NULL also when a push with dedup_for had the key in the last so many, whatever became of its message; that one counts for as long as it said, and an hour at least. at: when it is due, instead of delay. group_key: 1 to 256 bytes, the message''s group. headers: returned with the message, counted toward the size of its body. batch: the message is a member of it. after: the message waits until that batch has finished; with after_success it becomes a dead letter if a member failed. Errors: 22023/22004 argument, 54000 body too large, 42704 unknown queue with queue.auto_create off, unknown batch, 55000 the batch has finished, 42501. Source: Zaqar, post message; MediaWiki, JobQueue::push';
+REVOKE ALL ON FUNCTION @extschema@.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer, text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer, text, text)
+    TO queue_producer, queue_consumer, queue_admin;
+REVOKE ALL ON FUNCTION queue_proxy.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer, integer, text[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_proxy.queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer, integer, text[])
+    TO queue_producer, queue_consumer, queue_admin;
+
+DROP FUNCTION @extschema@.queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean, text, text);
+DROP FUNCTION queue_proxy.queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean, integer, text[]);
+CREATE FUNCTION queue_proxy.queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean, timestamp with time zone, integer, text[])
+RETURNS bigint[]
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
+AS $$
+CLUSTER '';
+RUN ON $11;
+SELECT @extschema@.queue_push_batch(
+    CASE WHEN queue_router.call_settings($12) THEN $1 END, $2, $3, $4, $5, $6, $7, $8, $9, $10) AS r;
+$$;
+
+CREATE FUNCTION @extschema@.queue_push_batch(
+    q text,
+    bodies jsonb[],
+    ttl integer DEFAULT NULL::integer,
+    delay integer DEFAULT NULL::integer,
+    priority integer DEFAULT 0,
+    group_keys text[] DEFAULT NULL::text[],
+    batch bigint DEFAULT NULL::bigint,
+    after bigint DEFAULT NULL::bigint,
+    after_success boolean DEFAULT false,
+    at timestamp with time zone DEFAULT NULL::timestamp with time zone,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($11, $12);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        PERFORM queue_proxy.refuse_transaction('queue_push_batch');
+    END IF;
+    RETURN queue_proxy.queue_push_batch($1, $2, $3, $4, $5, $6, $7, $8, $9, $10,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean, timestamp with time zone, text, text) IS
+'pushes one message for each body, all or nothing, and returns their ids in that order; group_keys has one element for each. Arguments and errors: as queue_push; at most queue.max_push_count bodies. Source: MediaWiki, JobQueue::batchPush';
+REVOKE ALL ON FUNCTION @extschema@.queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean, timestamp with time zone, text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean, timestamp with time zone, text, text)
+    TO queue_producer, queue_consumer, queue_admin;
+REVOKE ALL ON FUNCTION queue_proxy.queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean, timestamp with time zone, integer, text[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_proxy.queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean, timestamp with time zone, integer, text[])
+    TO queue_producer, queue_consumer, queue_admin;
+
+DROP FUNCTION @extschema@.queue_push_lazy(text, jsonb, integer, integer, integer, text, text, jsonb, text, text);
+CREATE FUNCTION @extschema@.queue_push_lazy(
+    q text,
+    body jsonb,
+    ttl integer DEFAULT NULL::integer,
+    delay integer DEFAULT NULL::integer,
+    priority integer DEFAULT 0,
+    dedup_key text DEFAULT NULL::text,
+    group_key text DEFAULT NULL::text,
+    headers jsonb DEFAULT NULL::jsonb,
+    at timestamp with time zone DEFAULT NULL::timestamp with time zone,
+    dedup text DEFAULT 'waiting'::text,
+    dedup_for integer DEFAULT NULL::integer,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+BEGIN
+    RAISE EXCEPTION 'queue_push_lazy() cannot be called through a router'
+        USING ERRCODE = 'feature_not_supported',
+        HINT = 'Call queue_push(), or connect to the server of the queue.';
+END
+$$;
+COMMENT ON FUNCTION @extschema@.queue_push_lazy(text, jsonb, integer, integer, integer, text, text, jsonb, timestamp with time zone, text, integer, text, text) IS
+'raises an error, 0A000: it cannot be called through a router';
+REVOKE ALL ON FUNCTION @extschema@.queue_push_lazy(text, jsonb, integer, integer, integer, text, text, jsonb, timestamp with time zone, text, integer, text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.queue_push_lazy(text, jsonb, integer, integer, integer, text, text, jsonb, timestamp with time zone, text, integer, text, text)
+    TO queue_producer, queue_consumer, queue_admin;
+
+DROP FUNCTION @extschema@.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, text, text);
+DROP FUNCTION queue_proxy.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, integer, text[]);
+CREATE FUNCTION queue_proxy.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer, integer, text[])
+RETURNS bigint
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
+AS $$
+CLUSTER '';
+RUN ON $17;
+SELECT @extschema@.queue_push_once(
+    CASE WHEN queue_router.call_settings($18) THEN $1 END, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) AS r;
+$$;
+
+CREATE FUNCTION @extschema@.queue_push_once(
+    q text,
+    origin text,
+    origin_id bigint,
+    body jsonb,
+    ttl integer DEFAULT NULL::integer,
+    delay integer DEFAULT NULL::integer,
+    priority integer DEFAULT 0,
+    dedup_key text DEFAULT NULL::text,
+    group_key text DEFAULT NULL::text,
+    headers jsonb DEFAULT NULL::jsonb,
+    batch bigint DEFAULT NULL::bigint,
+    after bigint DEFAULT NULL::bigint,
+    after_success boolean DEFAULT false,
+    at timestamp with time zone DEFAULT NULL::timestamp with time zone,
+    dedup text DEFAULT 'waiting'::text,
+    dedup_for integer DEFAULT NULL::integer,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($17, $18);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    RETURN queue_proxy.queue_push_once($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer, text, text) IS
+'pushes one message, unless a call with this queue, origin (1 to 256 bytes) and origin_id did so in the last 28 days, and returns what that call has returned: the id, NULL when it was dropped as a duplicate. A call that is in progress is waited for. Other arguments and errors: as queue_push';
+REVOKE ALL ON FUNCTION @extschema@.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer, text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer, text, text)
+    TO queue_producer, queue_consumer, queue_admin;
+REVOKE ALL ON FUNCTION queue_proxy.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer, integer, text[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_proxy.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer, integer, text[])
+    TO queue_producer, queue_consumer, queue_admin;
+
+DROP FUNCTION @extschema@.topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, text, text);
+CREATE FUNCTION @extschema@.topic_publish(
+    topic text,
+    body jsonb,
+    headers jsonb DEFAULT NULL::jsonb,
+    ttl integer DEFAULT NULL::integer,
+    delay integer DEFAULT NULL::integer,
+    priority integer DEFAULT 0,
+    group_key text DEFAULT NULL::text,
+    dedup_key text DEFAULT NULL::text,
+    at timestamp with time zone DEFAULT NULL::timestamp with time zone,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+BEGIN
+    RAISE EXCEPTION 'topic_publish() cannot be called through a router'
+        USING ERRCODE = 'feature_not_supported',
+        HINT = 'The bound queues would be on several servers. Push to each queue.';
+END
+$$;
+COMMENT ON FUNCTION @extschema@.topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, timestamp with time zone, text, text) IS
+'raises an error, 0A000: it cannot be called through a router';
+REVOKE ALL ON FUNCTION @extschema@.topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, timestamp with time zone, text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, timestamp with time zone, text, text)
     TO queue_producer, queue_consumer, queue_admin;
 
 --

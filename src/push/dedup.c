@@ -65,6 +65,22 @@
  *
  *	  Nor may there be a run that the row does not mention (add_id_to_key).
  *
+ *	  What a push asks for (DedupTerms)
+ *
+ *	  The push that arrives decides what makes it a duplicate; how the messages
+ *	  of its key were pushed does not count.  With DEDUP_UNFINISHED, a message
+ *	  under a live claim does, too, unless it was canceled.  A transaction that
+ *	  deletes it is waited for, but it is not locked, or its worker would wait
+ *	  for the pusher.  With DEDUP_REPLACE, a message that waits is locked
+ *	  exclusively, and the push puts what it brings into that message (push.c).
+ *	  No run that has begun before may cover it then, as if a push had joined.
+ *
+ *	  With a period, an earlier push with a period makes this one a duplicate,
+ *	  whatever became of its message.  The key's row says when that was, and
+ *	  stays for the period of that push, and an hour at least: so long a later
+ *	  push with a longer period finds it.  Some of the pushes with a period
+ *	  delete rows that nothing keeps any more (delete_old_keys).
+ *
  *	  Locks
  *
  *	  A push locks the message that waits, then the key's row, and waits for
@@ -80,8 +96,14 @@
 
 #include "access/genam.h"
 #include "access/heapam.h"
+#include "access/skey.h"
+#include "access/stratnum.h"
 #include "access/table.h"
+#include "access/transam.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "storage/procarray.h"
+#include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -99,6 +121,13 @@
 #include "storage/row.h"
 #include "storage/segment.h"
 
+/* The row of a push with a period stays for at least so long. */
+#define KEPT_AT_LEAST		USECS_PER_HOUR
+
+/* One in so many pushes with a period deletes old rows, at most so many. */
+#define CLEAN_ONE_IN		50
+#define CLEAN_ROWS			500
+
 /* A message in the row of a key, as a push sees it */
 typedef enum TwinState
 {
@@ -113,26 +142,38 @@ typedef enum TwinState
 typedef enum TakeResult
 {
 	KEY_TAKEN,					/* its row has the new message */
-	KEY_DUPLICATE,				/* a message of the key waits */
+	KEY_DUPLICATE,				/* the push is a duplicate */
 	KEY_CHANGED,				/* its row was changed: try again */
 	KEY_LOCKED					/* another transaction is in the way, and we
 								 * do not wait */
 } TakeResult;
 
+/* A push that takes a key */
+typedef struct DedupTake
+{
+	const Queue *queue;
+	const pg_uuid_t *digest;	/* of the key */
+	int64		id;				/* of the new message */
+	DedupTerms	terms;
+	LockWaitPolicy wait;		/* LockWaitBlock or LockWaitSkip */
+} DedupTake;
+
 static TwinState lock_waiting_message(MessageTable *table,
 									  TupleTableSlot *slot,
-									  LockWaitPolicy wait);
-static TwinState check_twin(const Queue *queue, int64 id, LockWaitPolicy wait);
-static TwinState check_twins(const Queue *queue, DedupKey *key,
-							 LockWaitPolicy wait);
-static TakeResult join_waiting(Relation rel, HeapTuple tuple, DedupKey *key);
-static TakeResult add_id_to_key(Relation rel, HeapTuple tuple, DedupKey *key,
-								int nremoved, int64 id);
-static TakeResult try_take_key(const Queue *queue, Relation rel,
-							   Relation index, DedupKey *key, int64 id,
-							   LockWaitPolicy wait);
-static TakeResult take_key(const Queue *queue, const pg_uuid_t *digest,
-						   int64 id, LockWaitPolicy wait);
+									  const DedupTake *take);
+static TwinState check_claimed(MessageTable *table, TupleTableSlot *slot);
+static TwinState check_twin(const DedupTake *take, int64 id);
+static TwinState check_twins(const DedupTake *take, DedupKey *key,
+							 int64 *waiting);
+static void start_period(const DedupTake *take, DedupKey *key);
+static TakeResult join_waiting(const DedupTake *take, Relation rel,
+							   HeapTuple tuple, DedupKey *key);
+static TakeResult add_id_to_key(const DedupTake *take, Relation rel,
+								HeapTuple tuple, DedupKey *key, int nremoved);
+static TakeResult try_take_key(const DedupTake *take, Relation rel,
+							   Relation index, DedupKey *key, int64 *waiting);
+static void delete_old_keys(Relation rel);
+static TakeResult take_key(const DedupTake *take, int64 *waiting);
 static void remove_id_from_key(Relation rel, HeapTuple tuple, DedupKey *key,
 							   int64 id);
 static bool try_drop_entry(Relation rel, Relation index,
@@ -143,11 +184,13 @@ static bool try_drop_entry(Relation rel, Relation index,
 /* Lock a message that was found waiting, unless it changes meanwhile. */
 static TwinState
 lock_waiting_message(MessageTable *table, TupleTableSlot *slot,
-					 LockWaitPolicy wait)
+					 const DedupTake *take)
 {
 	MessageForm form;
 
-	if (!message_lock_as_seen(table, slot, LockTupleShare, wait))
+	/* In the mode that moving it needs, if it is to be replaced. */
+	if (!message_lock_as_seen(table, slot, take->terms.mode == DEDUP_REPLACE ?
+							  LockTupleExclusive : LockTupleShare, take->wait))
 		return TWIN_CHANGED;
 
 	/* It is unchanged, but time has passed. */
@@ -161,34 +204,61 @@ lock_waiting_message(MessageTable *table, TupleTableSlot *slot,
 }
 
 /*
+ * Returns TWIN_CLAIMED for a claimed message of a push that is a duplicate of
+ * it; TWIN_CHANGED if another transaction has finished the message or given it
+ * back, after waiting for that transaction.
+ */
+static TwinState
+check_claimed(MessageTable *table, TupleTableSlot *slot)
+{
+	HeapTupleHeader header = row_tuple(slot)->t_data;
+	ItemPointerData tid = row_tuple(slot)->t_self;
+	TransactionId xid;
+
+	if ((header->t_infomask & HEAP_XMAX_INVALID) ||
+		HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask))
+		return TWIN_CLAIMED;
+	xid = HeapTupleHeaderGetUpdateXid(header);
+	if (!TransactionIdIsInProgress(xid))
+		return TransactionIdDidCommit(xid) ? TWIN_CHANGED : TWIN_CLAIMED;
+	XactLockTableWait(xid, table->heap, &tid, XLTW_FetchUpdated);
+	return TWIN_CHANGED;
+}
+
+/*
  * Returns the state of a message in the row of a key; one that waits is
  * locked.
  */
 static TwinState
-check_twin(const Queue *queue, int64 id, LockWaitPolicy wait)
+check_twin(const DedupTake *take, int64 id)
 {
 	MessageTable table;
 	TupleTableSlot *slot;
 	TwinState	state = TWIN_GONE;
 
 	segment_push_snapshot();
-	if (message_find(queue->id, id, RowShareLock, &table, &slot))
+	if (message_find(take->queue->id, id, RowShareLock, &table, &slot))
 	{
 		HeapTuple	tuple = row_tuple(slot);
 		MessageForm form = message_read(tuple);
 		TimestampTz now = GetCurrentTimestamp();
 
+		/* Its run goes on, even if it will not be handed out again. */
+		if (take->terms.mode == DEDUP_UNFINISHED &&
+			message_is_claimed(&form, now))
+			state = form.is_canceled ? TWIN_GONE : check_claimed(&table, slot);
+
 		/*
 		 * A message that is not going to be handed out makes no push a
 		 * duplicate.
 		 */
-		if (dedup_is_duplicate(queue, &table, tuple))
+		else if (dedup_is_duplicate(take->queue, &table, tuple))
 			state = TWIN_GONE;
 		else if (message_is_claimed(&form, now))
 			state = TWIN_CLAIMED;
 		else if (!message_is_expired(&form, now) &&
-				 !options_is_exhausted(queue, &table, tuple))
-			state = lock_waiting_message(&table, slot, wait);
+				 !options_is_exhausted(take->queue, &table, tuple))
+			state = lock_waiting_message(&table, slot, take);
 		ExecDropSingleTupleTableSlot(slot);
 		message_table_close(&table, true);
 	}
@@ -198,35 +268,51 @@ check_twin(const Queue *queue, int64 id, LockWaitPolicy wait)
 
 /*
  * Returns TWIN_WAITS if one of the messages in the row of a key waits, which
- * is locked then; TWIN_GONE if none does, and then key->ids has only the ones
- * that are claimed; TWIN_CHANGED if that is unknown.
+ * is locked then, and *waiting; TWIN_GONE if none does, and then key->ids has
+ * only the ones that are claimed; TWIN_CHANGED if that is unknown.
  */
 static TwinState
-check_twins(const Queue *queue, DedupKey *key, LockWaitPolicy wait)
+check_twins(const DedupTake *take, DedupKey *key, int64 *waiting)
 {
 	int64	   *claimed = palloc(key->n * sizeof(int64));
 	int			nclaimed = 0;
 
 	for (int i = 0; i < key->n; i++)
 	{
-		TwinState	state = check_twin(queue, key->ids[i], wait);
+		TwinState	state = check_twin(take, key->ids[i]);
 
+		*waiting = key->ids[i];
 		if (state == TWIN_WAITS || state == TWIN_CHANGED)
 			return state;
 		if (state == TWIN_CLAIMED)
 			claimed[nclaimed++] = key->ids[i];
 	}
+	*waiting = 0;
 	key->ids = claimed;
 	key->n = nclaimed;
 	return TWIN_GONE;
+}
+
+/* The period of this push begins, if it has one. */
+static void
+start_period(const DedupTake *take, DedupKey *key)
+{
+	if (take->terms.period == 0)
+		return;
+	key->pushed_at = GetCurrentTimestamp();
+	key->kept_until = key->pushed_at +
+		Max(take->terms.period * USECS_PER_SEC, KEPT_AT_LEAST);
 }
 
 /*
  * A message of the key waits, so keep runs that have begun from covering it.
  */
 static TakeResult
-join_waiting(Relation rel, HeapTuple tuple, DedupKey *key)
+join_waiting(const DedupTake *take, Relation rel, HeapTuple tuple,
+			 DedupKey *key)
 {
+	bool		starts = take->terms.mode == DEDUP_REPLACE &&
+		take->terms.period > 0;
 	bool		done;
 
 	/*
@@ -235,11 +321,13 @@ join_waiting(Relation rel, HeapTuple tuple, DedupKey *key)
 	 * ended, so the claim of that twin sees the changes of this push.  Other
 	 * duplicates can lock the row at the same time.
 	 */
-	if (key->n == 1)
+	if (key->n == 1 && !starts)
 		done = row_lock(rel, &tuple->t_self, LockTupleShare, LockWaitBlock);
 	else
 	{
 		key->joined++;
+		if (starts)
+			start_period(take, key);
 		done = row_update(rel, &tuple->t_self, dedup_table_form_row(rel, key));
 	}
 	return done ? KEY_DUPLICATE : KEY_CHANGED;
@@ -250,15 +338,16 @@ join_waiting(Relation rel, HeapTuple tuple, DedupKey *key)
  * nremoved is the number of ids that the row has besides these.
  */
 static TakeResult
-add_id_to_key(Relation rel, HeapTuple tuple, DedupKey *key, int nremoved,
-			  int64 id)
+add_id_to_key(const DedupTake *take, Relation rel, HeapTuple tuple,
+			  DedupKey *key, int nremoved)
 {
 	int64	   *ids = palloc((key->n + 1) * sizeof(int64));
 
-	ids[0] = id;
+	ids[0] = take->id;
 	memcpy(ids + 1, key->ids, key->n * sizeof(int64));
 	key->ids = ids;
 	key->n++;
+	start_period(take, key);
 
 	/*
 	 * A message whose id we take out may be running.  It must cover nothing,
@@ -271,73 +360,131 @@ add_id_to_key(Relation rel, HeapTuple tuple, DedupKey *key, int nremoved,
 }
 
 static TakeResult
-try_take_key(const Queue *queue, Relation rel, Relation index, DedupKey *key,
-			 int64 id, LockWaitPolicy wait)
+try_take_key(const DedupTake *take, Relation rel, Relation index,
+			 DedupKey *key, int64 *waiting)
 {
 	HeapTuple	tuple;
 	int			n;
 	TwinState	state;
-
 	bool		locked = false;
 
+	*waiting = 0;
 	root_job_forget();
 	tuple = dedup_table_find(rel, index, key,
-							 wait == LockWaitSkip ? &locked : NULL);
+							 take->wait == LockWaitSkip ? &locked : NULL);
 	if (locked)
 		return KEY_LOCKED;
 	if (!HeapTupleIsValid(tuple))
 	{
-		DedupKey	new = {.queue_id = queue->id,.digest = key->digest,.n = 1};
+		DedupKey	new = {.queue_id = key->queue_id,.digest = key->digest,
+		.n = 1,.pushed_at = DT_NOBEGIN};
+		int64		id = take->id;
 
 		new.ids = &id;
+		start_period(take, &new);
 		return row_insert_unique(rel, index, dedup_table_form_row(rel, &new)) ?
 			KEY_TAKEN : KEY_CHANGED;
 	}
 
 	/* What locks messages or the row next must not wait either. */
-	if (wait == LockWaitSkip &&
-		!row_lock(rel, &tuple->t_self, LockTupleNoKeyExclusive, wait))
+	if (take->wait == LockWaitSkip &&
+		!row_lock(rel, &tuple->t_self, LockTupleNoKeyExclusive, LockWaitSkip))
 		return KEY_LOCKED;
 	n = key->n;
-	state = check_twins(queue, key, wait);
+	state = check_twins(take, key, waiting);
 	if (state == TWIN_WAITS)
-		return join_waiting(rel, tuple, key);
+		return join_waiting(take, rel, tuple, key);
 	if (state == TWIN_CHANGED)
-		return wait == LockWaitSkip ? KEY_LOCKED : KEY_CHANGED;
+		return take->wait == LockWaitSkip ? KEY_LOCKED : KEY_CHANGED;
 	Assert(state == TWIN_GONE);
-	return add_id_to_key(rel, tuple, key, n - key->n, id);
+	if ((take->terms.mode == DEDUP_UNFINISHED && key->n > 0) ||
+		(take->terms.period > 0 &&
+		 GetCurrentTimestamp() - take->terms.period * USECS_PER_SEC <
+		 key->pushed_at))
+		return KEY_DUPLICATE;
+	return add_id_to_key(take, rel, tuple, key, n - key->n);
+}
+
+/*
+ * Delete some rows that no push and no message keeps any more, unless they are
+ * locked.
+ */
+static void
+delete_old_keys(Relation rel)
+{
+	/*
+	 * What this session has deleted stays in the index as long as an old
+	 * snapshot may see it.  So the next scan begins where this one ends.
+	 */
+	static TimestampTz from = DT_NOBEGIN;
+	ScanKeyData keys[2];
+	RowScan		scan;
+	HeapTuple	tuple = NULL;
+	TimestampTz now = GetCurrentTimestamp();
+	DedupKey	key;
+
+	ScanKeyInit(&keys[0], Anum_dedup_key_kept_until,
+				BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE,
+				TimestampTzGetDatum(from));
+	ScanKeyInit(&keys[1], Anum_dedup_key_kept_until, BTLessStrategyNumber,
+				F_TIMESTAMPTZ_LT, TimestampTzGetDatum(now));
+	row_scan_begin(&scan, rel, catalog_oid(CATALOG_DEDUP_KEY_TIME_INDEX),
+				   keys, lengthof(keys));
+	for (int n = 0; n < CLEAN_ROWS; n++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		tuple = row_scan_next(&scan);
+		if (!HeapTupleIsValid(tuple))
+			break;
+		dedup_table_get(rel, tuple, &key);
+		from = key.kept_until;
+
+		/* The delete of its last message removes a row that has ids. */
+		if (key.n == 0 &&
+			row_lock(rel, &tuple->t_self, LockTupleExclusive, LockWaitSkip))
+			simple_heap_delete(rel, &tuple->t_self);
+	}
+	row_scan_end(&scan);
+	CommandCounterIncrement();
 }
 
 static TakeResult
-take_key(const Queue *queue, const pg_uuid_t *digest, int64 id,
-		 LockWaitPolicy wait)
+take_key(const DedupTake *take, int64 *waiting)
 {
+	static int	npushes = 0;
 	Relation	index;
 	Relation	rel = catalog_open_with_index(CATALOG_DEDUP_KEY,
 											  RowExclusiveLock, &index);
-	DedupKey	key = {.queue_id = queue->id,.digest = *digest};
+	DedupKey	key = {.queue_id = take->queue->id,.digest = *take->digest};
 	TakeResult	result;
 
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		result = try_take_key(queue, rel, index, &key, id, wait);
+		result = try_take_key(take, rel, index, &key, waiting);
 	} while (result == KEY_CHANGED);
-
+	CommandCounterIncrement();
+	if (take->terms.period > 0 && ++npushes % CLEAN_ONE_IN == 0)
+		delete_old_keys(rel);
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
-	CommandCounterIncrement();
 	return result;
 }
 
 /*
  * Take a key for the message with this id, which the caller inserts next.
- * Returns false if the message is a duplicate.
+ * Returns false if the message is a duplicate.  Then *waiting is the message
+ * that waits, or 0 if none does; with DEDUP_REPLACE it is locked, and the
+ * caller replaces it.
  */
 bool
-dedup_take_key(const Queue *queue, const pg_uuid_t *digest, int64 id)
+dedup_take_key(const Queue *queue, const pg_uuid_t *digest, int64 id,
+			   const DedupTerms *terms, int64 *waiting)
 {
-	return take_key(queue, digest, id, LockWaitBlock) == KEY_TAKEN;
+	DedupTake	take = {.queue = queue,.digest = digest,.id = id,
+	.terms = *terms,.wait = LockWaitBlock};
+
+	return take_key(&take, waiting) == KEY_TAKEN;
 }
 
 /*
@@ -348,7 +495,10 @@ bool
 dedup_try_take_key(const Queue *queue, const pg_uuid_t *digest, int64 id,
 				   bool *taken)
 {
-	TakeResult	result = take_key(queue, digest, id, LockWaitSkip);
+	DedupTake	take = {.queue = queue,.digest = digest,.id = id,
+	.wait = LockWaitSkip};
+	int64		waiting;
+	TakeResult	result = take_key(&take, &waiting);
 
 	*taken = result == KEY_TAKEN;
 	return result != KEY_LOCKED;
@@ -371,7 +521,7 @@ remove_id_from_key(Relation rel, HeapTuple tuple, DedupKey *key, int64 id)
 	if (n == key->n)
 		return;
 	key->n = n;
-	if (n == 0)
+	if (n == 0 && key->kept_until <= GetCurrentTimestamp())
 		simple_heap_delete(rel, &tuple->t_self);
 	else if (!row_update(rel, &tuple->t_self, dedup_table_form_row(rel, key)))
 		elog(ERROR, "could not update a locked deduplication key");

@@ -17,6 +17,24 @@
 #include "catalog/message_table.h"
 #include "queue/registry.h"
 
+/* What makes a push with a key a duplicate, besides a message that waits */
+typedef enum DedupMode
+{
+	DEDUP_WAITING,				/* nothing */
+	DEDUP_UNFINISHED,			/* a message under a live claim */
+	DEDUP_REPLACE				/* nothing; one that waits is replaced */
+} DedupMode;
+
+typedef struct DedupTerms
+{
+	DedupMode	mode;
+	int			period;			/* and a push in the last so many seconds; 0:
+								 * none */
+} DedupTerms;
+
+/* Longest period, in seconds */
+#define DEDUP_MAX_PERIOD	2592000
+
 /* A message in the row of its key */
 typedef struct DedupEntry
 {
@@ -27,7 +45,7 @@ typedef struct DedupEntry
 
 /* For pushes */
 extern bool dedup_take_key(const Queue *queue, const pg_uuid_t *digest,
-						   int64 id);
+						   int64 id, const DedupTerms *terms, int64 *waiting);
 extern bool dedup_try_take_key(const Queue *queue, const pg_uuid_t *digest,
 							   int64 id, bool *taken);
 

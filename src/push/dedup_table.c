@@ -28,7 +28,7 @@
 #include "storage/row.h"
 
 static void init_dedup_keys(ScanKey keys, const DedupKey *key);
-static void get_key_row(Relation rel, HeapTuple tuple, DedupKey *key);
+static TimestampTz get_time(TupleDesc desc, HeapTuple tuple, int column);
 
 /* --- Arrays of ids --- */
 
@@ -65,8 +65,22 @@ init_dedup_keys(ScanKey keys, const DedupKey *key)
 				F_UUID_EQ, UUIDPGetDatum(&key->digest));
 }
 
-static void
-get_key_row(Relation rel, HeapTuple tuple, DedupKey *key)
+static TimestampTz
+get_time(TupleDesc desc, HeapTuple tuple, int column)
+{
+	bool		isnull;
+	Datum		time;
+
+	/* Before version 2.0 the table does not have the column. */
+	if (column > desc->natts)
+		return DT_NOBEGIN;
+	time = heap_getattr(tuple, column, desc, &isnull);
+	return isnull ? DT_NOBEGIN : DatumGetTimestampTz(time);
+}
+
+/* Get what the row of a key has besides queue_id and digest. */
+void
+dedup_table_get(Relation rel, HeapTuple tuple, DedupKey *key)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
 	bool		isnull;
@@ -77,6 +91,8 @@ get_key_row(Relation rel, HeapTuple tuple, DedupKey *key)
 								   &key->n);
 	key->joined = DatumGetInt64(heap_getattr(tuple, Anum_dedup_key_joined,
 											 desc, &isnull));
+	key->pushed_at = get_time(desc, tuple, Anum_dedup_key_pushed_at);
+	key->kept_until = get_time(desc, tuple, Anum_dedup_key_kept_until);
 }
 
 /*
@@ -92,7 +108,7 @@ dedup_table_find(Relation rel, Relation index, DedupKey *key, bool *locked)
 	init_dedup_keys(keys, key);
 	tuple = row_find_unique(rel, index, keys, 2, locked);
 	if (HeapTupleIsValid(tuple))
-		get_key_row(rel, tuple, key);
+		dedup_table_get(rel, tuple, key);
 	return tuple;
 }
 
@@ -106,7 +122,7 @@ dedup_table_fetch(Relation rel, Relation index, DedupKey *key)
 	init_dedup_keys(keys, key);
 	tuple = row_fetch(rel, RelationGetRelid(index), keys, 2);
 	if (HeapTupleIsValid(tuple))
-		get_key_row(rel, tuple, key);
+		dedup_table_get(rel, tuple, key);
 	return tuple;
 }
 
@@ -130,7 +146,7 @@ dedup_table_read(Snapshot snapshot, DedupKey *key)
 	if (found)
 	{
 		row_check(rel, tuple);
-		get_key_row(rel, tuple, key);
+		dedup_table_get(rel, tuple, key);
 	}
 	systable_endscan(scan);
 	index_close(index, AccessShareLock);
@@ -152,5 +168,10 @@ dedup_table_form_row(Relation rel, const DedupKey *key)
 	values[Anum_dedup_key_message_ids - 1] =
 		dedup_table_form_ids(key->ids, key->n);
 	values[Anum_dedup_key_joined - 1] = Int64GetDatum(key->joined);
+	values[Anum_dedup_key_pushed_at - 1] = TimestampTzGetDatum(key->pushed_at);
+	values[Anum_dedup_key_kept_until - 1] =
+		TimestampTzGetDatum(key->kept_until);
+	isnull[Anum_dedup_key_pushed_at - 1] =
+		isnull[Anum_dedup_key_kept_until - 1] = key->pushed_at == DT_NOBEGIN;
 	return heap_form_tuple(RelationGetDescr(rel), values, isnull);
 }

@@ -13,6 +13,7 @@
 #include "access/htup.h"
 #include "utils/rel.h"
 #include "utils/snapshot.h"
+#include "utils/timestamp.h"
 #include "utils/uuid.h"
 
 /* A deduplication key of a queue, and the messages that were pushed with it */
@@ -23,6 +24,10 @@ typedef struct DedupKey
 	int			n;
 	int64	   *ids;			/* of the messages, the latest one first */
 	int64		joined;			/* see dedup.c */
+
+	/* Of the last push with a period, or DT_NOBEGIN */
+	TimestampTz pushed_at;
+	TimestampTz kept_until;		/* the row stays so long */
 } DedupKey;
 
 /* Arrays of ids; also for the column twins of a message */
@@ -37,6 +42,7 @@ extern HeapTuple dedup_table_find(Relation rel, Relation index,
 								  DedupKey *key, bool *locked);
 extern HeapTuple dedup_table_fetch(Relation rel, Relation index,
 								   DedupKey *key);
+extern void dedup_table_get(Relation rel, HeapTuple tuple, DedupKey *key);
 extern bool dedup_table_read(Snapshot snapshot, DedupKey *key);
 
 /* Writing */

@@ -50,6 +50,7 @@
 #include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
+#include "storage/row.h"
 #include "storage/segment.h"
 #include "util/compat.h"
 #include "util/settings.h"
@@ -94,10 +95,15 @@ typedef struct Push
 static MemoryContext rows_memory = NULL;
 
 static bool is_delayed(const NewMessage *message);
+static TimestampTz due_time(const NewMessage *message, TimestampTz now);
 static const Queue *queue_of(const Push *push, const NewMessage *message);
 static int64 next_message_number(Push *push, const Queue *queue);
 static bool assign_ids(Push *push);
 static int	compare_dedup_keys(const void *a, const void *b);
+static void check_can_replace(const Push *push);
+static void replace_message(Push *push, const NewMessage *message, int64 id);
+static bool take_dedup_key(Push *push, NewMessage *message,
+						   NewMessage **first);
 static void take_dedup_keys(Push *push);
 static HeapTuple form_message_row(Push *push, TupleDesc desc,
 								  const NewMessage *message);
@@ -168,7 +174,16 @@ push_prepare(const Queue *queue, NewMessage *message, int64 *total)
 static bool
 is_delayed(const NewMessage *message)
 {
-	return message->delay > 0 || message->after != NO_BATCH;
+	return message->delay > 0 || message->at != 0 ||
+		message->after != NO_BATCH;
+}
+
+/* Returns when the message is due that is pushed now. */
+static TimestampTz
+due_time(const NewMessage *message, TimestampTz now)
+{
+	return message->at != 0 ? message->at :
+		now + message->delay * USECS_PER_SEC;
 }
 
 /* Returns the queue of one of the messages. */
@@ -247,11 +262,119 @@ compare_dedup_keys(const void *a, const void *b)
 	return order != 0 ? order : x < y ? -1 : 1;
 }
 
+/*
+ * Raise an error if one of the messages may replace another one, and the
+ * current role cannot claim from the queue: it could change what others push.
+ */
+static void
+check_can_replace(const Push *push)
+{
+	Queue		queue;
+
+	for (int i = 0; i < push->n; i++)
+		if (push->messages[i].dedup.mode == DEDUP_REPLACE)
+		{
+			(void) queue_open(push->queues->name, QUEUE_CLAIM, &queue);
+			break;
+		}
+}
+
+/*
+ * Put the body, the headers and the due time of a new message into one that
+ * waits, which this transaction has locked.
+ */
+static void
+replace_message(Push *push, const NewMessage *message, int64 id)
+{
+	int			columns[] = {Anum_message_body, Anum_message_headers,
+	Anum_message_due_at};
+	Datum		values[lengthof(columns)];
+	bool		isnull[lengthof(columns)] = {false, message->headers == NULL};
+	TimestampTz due = due_time(message, GetCurrentTimestamp());
+	MessageTable *target = &push->buffers[is_delayed(message)].table;
+	MessageTable table;
+	TupleTableSlot *slot;
+	MessageForm form;
+	TupleDesc	desc;
+	HeapTuple	old;
+	HeapTuple	new;
+
+	segment_push_snapshot();
+	if (!message_find(queue_of(push, message)->id, id, RowExclusiveLock,
+					  &table, &slot))
+		elog(ERROR, "a locked message is gone");
+	desc = RelationGetDescr(table.heap);
+	old = heap_copytuple(row_tuple(slot));
+	form = message_read(old);
+
+	/* Its claim, if it has one, has run out. */
+	if (form.claim_token != 0)
+		message_clear_claim(&form);
+	values[0] = JsonbPGetDatum(message->body);
+	values[1] = JsonbPGetDatum(message->headers);
+	values[2] = TimestampTzGetDatum(due);
+	new = heap_modify_tuple_by_cols(message_row_change(desc, old, &form), desc,
+									form.is_delayed ? 3 : 2, columns, values,
+									isnull);
+	if (form.is_delayed == is_delayed(message))
+		message_update_locked(&table, old, new);
+	else
+	{
+		message_insert(target, message_copy_to(&table, target, new, due));
+		message_delete_moved(&table, old);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	message_table_close(&table, true);
+	PopActiveSnapshot();
+	CommandCounterIncrement();
+}
+
+/*
+ * Take the key of one message.  *first is the one of this call that has taken
+ * the same key, or NULL.  Returns false if the message is a duplicate.
+ */
+static bool
+take_dedup_key(Push *push, NewMessage *message, NewMessage **first)
+{
+	const Queue *queue = queue_of(push, message);
+	int64		waiting;
+
+	if (*first == NULL)
+	{
+		if (dedup_take_key(queue, message->dedup_key, message->id,
+						   &message->dedup, &waiting))
+		{
+			*first = message;
+			return true;
+		}
+		if (message->dedup.mode != DEDUP_REPLACE || waiting == 0)
+			return false;
+		replace_message(push, message, waiting);
+	}
+	else
+	{
+		if (message->dedup.mode != DEDUP_REPLACE)
+			return false;
+
+		/* That one is not written yet. */
+		(*first)->body = message->body;
+		(*first)->headers = message->headers;
+		(*first)->delay = message->delay;
+		(*first)->at = message->at;
+		waiting = (*first)->id;
+	}
+	message->id = waiting;
+	message->is_replacement = true;
+	counts_add(queue->id, JOB_DUPLICATES, 1);
+	return true;
+}
+
 /* Take the deduplication keys; the id of a duplicate becomes 0. */
 static void
 take_dedup_keys(Push *push)
 {
 	NewMessage **keyed = palloc(push->n * sizeof(NewMessage *));
+	NewMessage *first = NULL;
 	int			nkeyed = 0;
 
 	/* What waits for a batch takes its key when that has finished. */
@@ -260,10 +383,17 @@ take_dedup_keys(Push *push)
 			push->messages[i].after == NO_BATCH)
 			keyed[nkeyed++] = &push->messages[i];
 	qsort(keyed, nkeyed, sizeof(NewMessage *), compare_dedup_keys);
+	if (push->nqueues == 1)
+		check_can_replace(push);
 	for (int i = 0; i < nkeyed; i++)
 	{
 		const Queue *queue = queue_of(push, keyed[i]);
 		bool		taken;
+
+		if (i > 0 && keyed[i - 1]->dedup_key != NULL &&
+			memcmp(keyed[i]->dedup_key, keyed[i - 1]->dedup_key,
+				   sizeof(pg_uuid_t)) != 0)
+			first = NULL;
 
 		/*
 		 * Of several with one key in a queue, the first is not a duplicate. A
@@ -271,10 +401,7 @@ take_dedup_keys(Push *push)
 		 * copy gets no key, so that there may be one message more.
 		 */
 		if (push->nqueues == 1)
-			taken = !(i > 0 && memcmp(keyed[i]->dedup_key,
-									  keyed[i - 1]->dedup_key,
-									  sizeof(pg_uuid_t)) == 0) &&
-				dedup_take_key(queue, keyed[i]->dedup_key, keyed[i]->id);
+			taken = take_dedup_key(push, keyed[i], &first);
 		else if (!dedup_try_take_key(queue, keyed[i]->dedup_key,
 									 keyed[i]->id, &taken))
 		{
@@ -327,13 +454,18 @@ form_message_row(Push *push, TupleDesc desc, const NewMessage *message)
 	{
 		SET(Anum_message_due_at, TimestampTzGetDatum(DT_NOEND));
 		SET(Anum_message_after_success, BoolGetDatum(message->after_success));
-		SET(Anum_message_after_delay, Int32GetDatum(message->delay));
+
+		/* Below 0: a time, as seconds before created_at (batch_end.c) */
+		SET(Anum_message_after_delay,
+			Int32GetDatum(message->at == 0 ? message->delay : -1 -
+						  (int32) (Max(created_at - message->at, 0) /
+								   USECS_PER_SEC)));
 		isnull[Anum_message_after_success - 1] = false;
 		isnull[Anum_message_after_delay - 1] = false;
 	}
-	else if (message->delay > 0)
+	else if (is_delayed(message))
 		SET(Anum_message_due_at,
-			TimestampTzGetDatum(push->now + message->delay * USECS_PER_SEC));
+			TimestampTzGetDatum(due_time(message, push->now)));
 #undef SET
 	return message_row_form(desc, &form, values, isnull);
 }
@@ -386,7 +518,7 @@ write_messages(Push *push)
 		HeapTuple	tuple;
 
 		CHECK_FOR_INTERRUPTS();
-		if (message->id == 0)
+		if (message->id == 0 || message->is_replacement)
 			continue;
 		tuple = form_message_row(push, RelationGetDescr(buffer->table.heap),
 								 message);

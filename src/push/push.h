@@ -13,6 +13,7 @@
 #include "utils/jsonb.h"
 #include "utils/uuid.h"
 
+#include "push/dedup.h"
 #include "queue/registry.h"
 
 /* As ttl or delay of a new message: use the default of the queue */
@@ -24,16 +25,21 @@ typedef struct NewMessage
 	Jsonb	   *body;
 	int			ttl;			/* seconds, or PUSH_DEFAULT */
 	int			delay;			/* seconds, or PUSH_DEFAULT */
+	TimestampTz at;				/* when it is due, in the future; 0: after the
+								 * delay */
 	int			priority;
 	int			claim_count;	/* above 0 only for a dead letter */
 	Jsonb	   *attributes;		/* or NULL */
 	pg_uuid_t  *dedup_key;		/* digest of the deduplication key, or NULL */
+	DedupTerms	dedup;			/* what makes it a duplicate, with a key */
 	text	   *group_key;		/* or NULL */
 	Jsonb	   *headers;		/* or NULL */
 	int64		batch;			/* it is a member of, or NO_BATCH */
 	int64		after;			/* the batch that it waits for, or NO_BATCH */
 	bool		after_success;	/* a dead letter if a member of that failed */
 	bool		is_moved;		/* from another queue, so without client id */
+	bool		is_replacement; /* result: its contents were put into the
+								 * message with the id */
 	int64		id;				/* result; 0 if dropped as a duplicate */
 } NewMessage;
 

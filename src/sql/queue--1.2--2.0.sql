@@ -35,6 +35,22 @@ END
 $$;
 
 --
+-- Deduplication keys
+--
+-- Keys that hold for a time, whatever became of the message
+ALTER TABLE queue_data.dedup_key
+    ADD COLUMN pushed_at timestamptz,
+    ADD COLUMN kept_until timestamptz,
+    ADD CONSTRAINT dedup_key_times CHECK (
+        (pushed_at IS NULL) OPERATOR(pg_catalog.=) (kept_until IS NULL));
+CREATE INDEX dedup_key_time_idx ON queue_data.dedup_key (kept_until)
+    WHERE kept_until IS NOT NULL;
+COMMENT ON INDEX queue_data.dedup_key_time_idx IS
+'rows that hold a key for a time, to delete them when it is over';
+COMMENT ON TABLE queue_data.dedup_key IS
+'deduplication keys, and the messages that may hold them; pushed_at: when the last push with dedup_for took the key; kept_until: how long the row stays for that';
+
+--
 -- History
 --
 -- One ring of tables for each step of _keep_finished, so that what one queue
@@ -259,6 +275,8 @@ COMMENT ON TRIGGER handler_loaded ON queue_data.handler IS
 --
 -- Functions that do more than before
 --
+COMMENT ON FUNCTION queue_post(text, jsonb) IS
+'pushes an array of {"body", "ttl", "delay", "priority", "dedup_key", "group_key", "headers", "batch", "after", "after_success", "at", "dedup", "dedup_for"} (only body is required), all or nothing, and returns the ids in that order, NULL where one was dropped as a duplicate. If q is NULL, each object has a field "queue", too. Errors: as queue_push; 22004 a message without a queue. Source: Zaqar, post messages; MediaWiki, JobQueueGroup::push';
 COMMENT ON FUNCTION queue_redrive(text, text, integer) IS
 'moves up to limit (NULL: all) dead letters of queue q, oldest first, back to the queues that they came from or to target, as new messages with claim_count 0; returns their number. Passes over those whose origin is gone, and a NOTICE says how many: it was dropped, and queue.auto_create is off, or another role has created a queue of that name. Errors: 22023/22004 argument, 42704 unknown target with queue.auto_create off, 42501 no right to claim from q or to push to where they are sent. Source: Amazon SQS, redrive';
 COMMENT ON FUNCTION queue_step(text, text, bigint[], jsonb, jsonb, integer, integer, integer) IS
@@ -281,7 +299,17 @@ SELECT pg_catalog.set_config('queue_update.grants', pg_catalog.string_agg(
          WHERE a.grantee OPERATOR(pg_catalog.<>) p.proowner)), ''), true)
 FROM (VALUES
     ('claim_release(text, text, integer)', 'claim_release(text, text, integer, boolean)'),
-    ('job_root(text, text)', 'job_root(text, text, timestamp with time zone)')) AS f (old, new)
+    ('job_root(text, text)', 'job_root(text, text, timestamp with time zone)'),
+    ('queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean)',
+     'queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer)'),
+    ('queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean)',
+     'queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean, timestamp with time zone)'),
+    ('queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean)',
+     'queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer)'),
+    ('queue_push_lazy(text, jsonb, integer, integer, integer, text, text, jsonb)',
+     'queue_push_lazy(text, jsonb, integer, integer, integer, text, text, jsonb, timestamp with time zone, text, integer)'),
+    ('topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text)',
+     'topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, timestamp with time zone)')) AS f (old, new)
      JOIN pg_catalog.pg_proc AS p
          ON p.oid OPERATOR(pg_catalog.=) f.old::regprocedure::oid;
 
@@ -305,6 +333,121 @@ COMMENT ON FUNCTION job_root(text, text, timestamp with time zone) IS
 'registers a new root job and returns {"rootJobSignature", "rootJobTimestamp"} for the bodies of its leaves; once this transaction has committed, leaves of earlier roots with that signature are dropped as duplicates instead of being handed out. at: the time that the root job has itself, which is kept as it is; equal times are one root, and a time before that of the last root changes nothing. Errors: 22023/22004 argument, 42704 unknown queue with queue.auto_create off, 42501 no right to push. Source: MediaWiki, Job::newRootJobParams';
 REVOKE ALL ON FUNCTION job_root(text, text, timestamp with time zone) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION job_root(text, text, timestamp with time zone)
+    TO queue_producer, queue_consumer, queue_admin;
+
+DROP FUNCTION queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean);
+CREATE FUNCTION queue_push(
+    q text,
+    body jsonb,
+    ttl integer DEFAULT NULL,
+    delay integer DEFAULT NULL,
+    priority integer DEFAULT 0,
+    dedup_key text DEFAULT NULL,
+    group_key text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    batch bigint DEFAULT NULL,
+    after bigint DEFAULT NULL,
+    after_success boolean DEFAULT false,
+    at timestamp with time zone DEFAULT NULL,
+    dedup text DEFAULT 'waiting',
+    dedup_for integer DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_queue_push'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer) IS
+'pushes one message that lives ttl seconds and is handed out after delay seconds, priority 0 to 9 (higher first); returns its id, NULL when an unclaimed message with this dedup_key waits; with dedup unfinished also when a claimed one has it; with dedup replace, a message that waits gets body, headers and due time instead, which needs claim on the queue, and its id is returned. dedup_for: 1 to 2592000 seconds; NULL also when a push with dedup_for had the key in the last so many, whatever became of its message; that one counts for as long as it said, and an hour at least. at: when it is due, instead of delay. group_key: 1 to 256 bytes, the message''s group. headers: returned with the message, counted toward the size of its body. batch: the message is a member of it. after: the message waits until that batch has finished; with after_success it becomes a dead letter if a member failed. Errors: 22023/22004 argument, 54000 body too large, 42704 unknown queue with queue.auto_create off, unknown batch, 55000 the batch has finished, 42501. Source: Zaqar, post message; MediaWiki, JobQueue::push';
+REVOKE ALL ON FUNCTION queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer)
+    TO queue_producer, queue_consumer, queue_admin;
+
+DROP FUNCTION queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean);
+CREATE FUNCTION queue_push_batch(
+    q text,
+    bodies jsonb[],
+    ttl integer DEFAULT NULL,
+    delay integer DEFAULT NULL,
+    priority integer DEFAULT 0,
+    group_keys text[] DEFAULT NULL,
+    batch bigint DEFAULT NULL,
+    after bigint DEFAULT NULL,
+    after_success boolean DEFAULT false,
+    at timestamp with time zone DEFAULT NULL)
+RETURNS bigint[]
+AS 'MODULE_PATHNAME', 'sql_queue_push_batch'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean, timestamp with time zone) IS
+'pushes one message for each body, all or nothing, and returns their ids in that order; group_keys has one element for each. Arguments and errors: as queue_push; at most queue.max_push_count bodies. Source: MediaWiki, JobQueue::batchPush';
+REVOKE ALL ON FUNCTION queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean, timestamp with time zone) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean, timestamp with time zone)
+    TO queue_producer, queue_consumer, queue_admin;
+
+DROP FUNCTION queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean);
+CREATE FUNCTION queue_push_once(
+    q text,
+    origin text,
+    origin_id bigint,
+    body jsonb,
+    ttl integer DEFAULT NULL,
+    delay integer DEFAULT NULL,
+    priority integer DEFAULT 0,
+    dedup_key text DEFAULT NULL,
+    group_key text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    batch bigint DEFAULT NULL,
+    after bigint DEFAULT NULL,
+    after_success boolean DEFAULT false,
+    at timestamp with time zone DEFAULT NULL,
+    dedup text DEFAULT 'waiting',
+    dedup_for integer DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_queue_push_once'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer) IS
+'pushes one message, unless a call with this queue, origin (1 to 256 bytes) and origin_id did so in the last 28 days, and returns what that call has returned: the id, NULL when it was dropped as a duplicate. A call that is in progress is waited for. Other arguments and errors: as queue_push';
+REVOKE ALL ON FUNCTION queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer)
+    TO queue_producer, queue_consumer, queue_admin;
+
+DROP FUNCTION queue_push_lazy(text, jsonb, integer, integer, integer, text, text, jsonb);
+CREATE FUNCTION queue_push_lazy(
+    q text,
+    body jsonb,
+    ttl integer DEFAULT NULL,
+    delay integer DEFAULT NULL,
+    priority integer DEFAULT 0,
+    dedup_key text DEFAULT NULL,
+    group_key text DEFAULT NULL,
+    headers jsonb DEFAULT NULL,
+    at timestamp with time zone DEFAULT NULL,
+    dedup text DEFAULT 'waiting',
+    dedup_for integer DEFAULT NULL)
+RETURNS void
+AS 'MODULE_PATHNAME', 'sql_queue_push_lazy'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_push_lazy(text, jsonb, integer, integer, integer, text, text, jsonb, timestamp with time zone, text, integer) IS
+'pushes one message when the transaction commits, after its own work; a push that fails then is logged as a warning and does not fail the transaction. Arguments: as queue_push. Errors, at once: 22023/22004 argument, 54000 body too large. Source: MediaWiki, JobQueueGroup::lazyPush';
+REVOKE ALL ON FUNCTION queue_push_lazy(text, jsonb, integer, integer, integer, text, text, jsonb, timestamp with time zone, text, integer) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_push_lazy(text, jsonb, integer, integer, integer, text, text, jsonb, timestamp with time zone, text, integer)
+    TO queue_producer, queue_consumer, queue_admin;
+
+DROP FUNCTION topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text);
+CREATE FUNCTION topic_publish(
+    topic text,
+    body jsonb,
+    headers jsonb DEFAULT NULL,
+    ttl integer DEFAULT NULL,
+    delay integer DEFAULT NULL,
+    priority integer DEFAULT 0,
+    group_key text DEFAULT NULL,
+    dedup_key text DEFAULT NULL,
+    at timestamp with time zone DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_topic_publish'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, timestamp with time zone) IS
+'pushes one message to each queue that is bound to the topic, whatever the caller''s privileges on the queue; returns how many have it now, also as a duplicate. Other arguments: as queue_push, for each queue. A queue that does not take the message (_max_messages_post_size, or it is being purged or dropped) is left out, and the server logs that. Errors: 22023/22004 argument, 54000 body too large, 42501 not a member of queue_producer. Source: AMQP, basic.publish';
+REVOKE ALL ON FUNCTION topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, timestamp with time zone) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, timestamp with time zone)
     TO queue_producer, queue_consumer, queue_admin;
 
 --
