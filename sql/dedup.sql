@@ -236,4 +236,104 @@ SELECT queue_purge('unique');
 SELECT queue_push('unique', '8', dedup_key => 'l', dedup_for => 600) IS NOT NULL AS pushed;
 SELECT queue_drop('unique');
 
+-- each push has these arguments
+SELECT queue_create('all');
+BEGIN;
+SELECT queue_push_lazy('all', '1', at => now() + interval '1 hour', dedup_key => 'k');
+COMMIT;
+BEGIN;
+SELECT queue_push_lazy('all', '2', dedup_key => 'k', dedup => 'replace', at => now() + interval '2 hours');
+SELECT queue_push_lazy('all', '3', dedup_key => 'k', dedup_for => 60, dedup => 'unfinished');
+COMMIT;
+SELECT state, body, date_trunc('minute', due_at - now() + interval '30 s') AS due FROM queue_data.message WHERE queue = 'all';
+SELECT queue_push_once('all', 'o', 1, '4', dedup_key => 'k', dedup => 'replace', at => '2000-01-01') AS once \gset
+SELECT queue_push_once('all', 'o', 1, '5', dedup_key => 'k', dedup => 'replace') = :once AS same;
+SELECT id = :once AS same, body, claim_id FROM queue_claim('all') \gset
+SELECT :'same' AS same, :'body' AS body;
+SELECT body FROM queue_step('all', :'claim_id', push => '[{"body": 6, "dedup_key": "k", "dedup": "unfinished"},
+    {"body": 7, "dedup_key": "l", "dedup_for": 60}, {"body": 8, "at": "infinity"}]');
+SELECT body FROM queue_step('all', :'claim_id', push => '[{"body": 6, "dedup_key": "k", "dedup": "unfinished"},
+    {"body": 7, "dedup_key": "l", "dedup_for": 60}, {"body": 8, "at": "-infinity"}]');
+SELECT queue_post(NULL, '[{"queue": "all", "body": 9, "dedup_key": "l", "dedup_for": 60},
+    {"queue": "all", "body": 10, "dedup_key": "k", "dedup": "unfinished"}]');
+SELECT topic_bind('all', 'all');
+SELECT topic_publish('all', '11', at => now() + interval '3 hours');
+SELECT state, date_trunc('minute', due_at - now() + interval '30 s') AS due FROM queue_data.message WHERE queue = 'all' AND body = '11';
+SELECT duplicates FROM job_stats('all');
+
+-- what waits for a batch is due then, or when the batch has finished
+SELECT batch_create('at', keep_open => true) AS b \gset
+SELECT queue_purge('all');
+SELECT queue_push('all', '1', after => :b, at => now() + interval '1 hour') IS NOT NULL AS pushed;
+SELECT queue_push('all', '2', after => :b, at => now() - interval '1 hour') IS NOT NULL AS pushed;
+SELECT queue_push('all', '3', after => :b, at => now() + interval '1 second') IS NOT NULL AS pushed;
+SELECT state, due_at FROM queue_data.message WHERE queue = 'all';
+SELECT pg_sleep(1.1);
+SELECT batch_close(:b);
+CREATE PROCEDURE finished(b bigint) LANGUAGE plpgsql AS $$
+BEGIN
+    FOR i IN 1 .. 3000 LOOP
+        EXIT WHEN (SELECT finished_at IS NOT NULL AND waiting = 0 FROM batch_status(b));
+        COMMIT;
+        PERFORM pg_sleep(0.01);
+    END LOOP;
+END $$;
+CALL finished(:b);
+SELECT state, body, due_at BETWEEN now() + interval '59 minutes' AND now() + interval '61 minutes' AS due
+FROM queue_data.message WHERE queue = 'all' ORDER BY body;
+\set VERBOSITY sqlstate
+SELECT queue_push('all', '1', after => :b, dedup_key => 'k', dedup => 'replace');
+SELECT queue_push('all', '1', after => :b, dedup_key => 'k', dedup_for => 60);
+\set VERBOSITY default
+
+-- a message that is due later leaves the others of its group their turn
+SELECT queue_purge('all'), queue_update('all', '{"_group_concurrency": 1}') IS NOT NULL AS bounded;
+SELECT queue_push('all', '1', group_key => 'g', dedup_key => 'k') IS NOT NULL AS pushed,
+    queue_push('all', '2', group_key => 'g') IS NOT NULL AS pushed;
+SELECT queue_push('all', '3', delay => 600, dedup_key => 'k', dedup => 'replace') IS NOT NULL AS replaced;
+SELECT body FROM queue_claim('all');
+
+-- a message that is canceled makes no push a duplicate, though it is claimed
+SELECT queue_purge('all'), queue_push('all', '1', dedup_key => 'k') AS id \gset
+SELECT id = :id AS same FROM queue_claim('all');
+SELECT message_cancel('all', :id);
+SELECT queue_push('all', '2', dedup_key => 'k', dedup => 'unfinished') IS NOT NULL AS pushed;
+
+-- a lifetime is over, and a message is replaced that lives for longer than it
+SELECT queue_purge('all'), queue_push('all', '1', ttl => 1, dedup_key => 'k') AS id \gset
+SELECT queue_push('all', '2', dedup_key => 'k', dedup => 'replace', delay => 100) = :id AS same;
+SELECT pg_sleep(1.1);
+SELECT queue_push('all', '3', dedup_key => 'k', dedup => 'replace') = :id AS same;
+SELECT id = :id AS same, body FROM queue_claim('all');
+SELECT queue_push('all', '4', ttl => 1, dedup_key => 'l') AS id \gset
+SELECT pg_sleep(1.1);
+SELECT queue_push('all', '5', dedup_key => 'l', dedup => 'replace') = :id AS same;
+
+-- who may replace: who may claim as well
+SELECT queue_purge('all'), queue_push('all', '"secret"', dedup_key => 'k') IS NOT NULL AS pushed;
+CREATE ROLE regress_dedup_pusher IN ROLE queue_producer, queue_consumer;
+SELECT queue_grant('all', 'regress_dedup_pusher', 'push'), queue_grant('all', 'queue_admin', 'claim');
+SET ROLE regress_dedup_pusher;
+\set VERBOSITY sqlstate
+SELECT queue_push('all', '1', dedup_key => 'k', dedup => 'replace');
+SELECT queue_push('all', '1', dedup_key => 'no such key', dedup => 'replace');
+SELECT queue_push_once('all', 'o', 2, '1', dedup_key => 'k', dedup => 'replace');
+SELECT queue_post('all', '[{"body": 1}, {"body": 2, "dedup_key": "k", "dedup": "replace"}]');
+SELECT queue_post(NULL, '[{"queue": "mine", "body": 1}, {"queue": "all", "body": 2, "dedup_key": "k", "dedup": "replace"}]');
+BEGIN;
+SELECT queue_push_lazy('all', '1', dedup_key => 'k', dedup => 'replace');
+COMMIT;
+\set VERBOSITY default
+SELECT queue_push('all', '1', dedup_key => 'k', dedup => 'unfinished') IS NULL AS dropped;
+SELECT queue_push('all', '1', dedup_key => 'k', dedup_for => 60) IS NULL AS dropped;
+RESET ROLE;
+SELECT body FROM queue_messages('all');
+SELECT queue_grant('all', 'regress_dedup_pusher', 'claim');
+SET ROLE regress_dedup_pusher;
+SELECT queue_push('all', '"replaced"', dedup_key => 'k', dedup => 'replace') IS NOT NULL AS replaced;
+RESET ROLE;
+SELECT body FROM queue_messages('all');
+SELECT queue_drop('all');
+DROP ROLE regress_dedup_pusher;
+
 DROP EXTENSION queue;

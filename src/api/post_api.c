@@ -182,9 +182,9 @@ set_post_field(Post *post, PostField field, JsonbValue *value)
 		case POST_AT:
 			key = get_post_key(value, "at", n);
 			post->at = DatumGetTimestampTz(
-				DirectFunctionCall3(timestamptz_in, CStringGetDatum(key),
-									ObjectIdGetDatum(InvalidOid),
-									Int32GetDatum(-1)));
+										   DirectFunctionCall3(timestamptz_in, CStringGetDatum(key),
+															   ObjectIdGetDatum(InvalidOid),
+															   Int32GetDatum(-1)));
 			post->has_at = true;
 			break;
 		case POST_DEDUP:

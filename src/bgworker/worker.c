@@ -26,7 +26,8 @@
  *
  *	  4.  The ring of segments (segment_recycle.c).
  *
- *	  5.  Rates of groups that are not needed any more (group_rate.c).
+ *	  5.  Rates of groups, and deduplication keys, that are not needed any more
+ *	  (group_rate.c, dedup.c).
  *
  *	  6.  The tables of the history (worker_history.c).
  *
@@ -76,6 +77,7 @@
 #include "jobs/runner_pool.h"
 #include "jobs/runner_watch.h"
 #include "map/shmem_maps.h"
+#include "push/dedup.h"
 #include "shmem/batch_state.h"
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
@@ -95,12 +97,14 @@
 								 * changes for which no session wakes it */
 #define RING_PAUSE		(120 * USECS_PER_SEC)	/* more than segment_recycle.c
 												 * ever asks for */
+#define FORGET_KEYS_PAUSE (60 * USECS_PER_SEC)
 #define EXTENSION_PAUSE (USECS_PER_SEC / 10)	/* while it is locked */
 
 Worker		worker;
 
 static TimestampTz ring_due;	/* when segment_recycle.c has more to do */
 static TimestampTz rates_due;	/* when rates of groups are removed next */
+static TimestampTz keys_due;	/* and deduplication keys */
 static uint64 lookup_generation;	/* see catalog_lookup_generation() */
 
 static void worker_exit(int code, Datum arg);
@@ -110,6 +114,8 @@ static bool recycle_step(void *arg);
 static void recycle_segments(void);
 static bool forget_rates_step(void *arg);
 static void forget_rates(void);
+static bool forget_keys_step(void *arg);
+static void forget_keys(void);
 static TimestampTz next_due(void);
 static void leave_if_database_is_wanted(void);
 static bool has_to_look(void);
@@ -338,6 +344,38 @@ forget_rates(void)
 	};
 }
 
+static bool
+forget_keys_step(void *arg)
+{
+	return dedup_forget((TimestampTz *) arg);
+}
+
+/*
+ * Remove deduplication keys whose time is over, if that was not done a moment
+ * ago.  If there are more, the next round goes on.
+ */
+static void
+forget_keys(void)
+{
+	static TimestampTz from = DT_NOBEGIN;
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz next = from;
+	TaskResult	result;
+
+	/* A time that is too far away was set before the clock was set back. */
+	if (now < keys_due && keys_due <= now + FORGET_KEYS_PAUSE)
+		return;
+	keys_due = now + FORGET_KEYS_PAUSE;
+	result = task_step(forget_keys_step, &next);
+	if (result == TASK_DONE || result == TASK_MORE)
+		from = next;
+	if (result == TASK_MORE)
+	{
+		keys_due = DT_NOBEGIN;
+		database_wake(DT_NOBEGIN, false);
+	}
+}
+
 /* --- Sleeping --- */
 
 /* Returns when something is due, in a queue or for the ring. */
@@ -515,7 +553,7 @@ do_tasks(void)
 {
 	static void (*const tasks[]) (void) = {
 		counts_recount, batches_round, due_queues, counts_round,
-		recycle_segments, forget_rates, history_round
+		recycle_segments, forget_rates, forget_keys, history_round
 	};
 
 	counts_poll();

@@ -205,7 +205,8 @@ typedef enum JobCounter
 #define Anum_dedup_key_pushed_at		5	/* of the last push with a period,
 											 * or null; the same for: */
 #define Anum_dedup_key_kept_until		6	/* the row stays so long */
-#define Natts_dedup_key					6
+#define Anum_dedup_key_version			7	/* see row_find_unique() */
+#define Natts_dedup_key					7
 
 /* queue_data.root_job */
 #define Anum_root_job_queue_id			1

@@ -186,7 +186,7 @@ insert_or_lock_schedule(Relation rel, Relation index, const char *name,
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (HeapTupleIsValid(row_find_unique(rel, index, keys, 2, NULL)))
+		if (HeapTupleIsValid(row_find_unique(rel, index, keys, 2, NULL, NULL)))
 			old = lock_schedule_of_name(rel, RelationGetRelid(index), name);
 	} while (!HeapTupleIsValid(old) && !row_insert_unique(rel, index, new));
 	return old;

@@ -29,6 +29,11 @@
  *	  another transaction has locked the row: an id of a message that does not
  *	  exist does no harm.
  *
+ *	  A key may be used again and again while an old snapshot keeps all former
+ *	  rows and their index entries.  So each version of a row has a number,
+ *	  which counts up and is the last column of the index.  Readers begin at
+ *	  the end, and the newest version says whether the key has a row.
+ *
  *	  A duplicate locks the message
  *
  *	  A push that is a duplicate locks the message that waits, FOR SHARE, until
@@ -78,8 +83,7 @@
  *	  With a period, an earlier push with a period makes this one a duplicate,
  *	  whatever became of its message.  The key's row says when that was, and
  *	  stays for the period of that push, and an hour at least: so long a later
- *	  push with a longer period finds it.  Some of the pushes with a period
- *	  delete rows that nothing keeps any more (delete_old_keys).
+ *	  push with a longer period finds it.  Then the worker deletes it.
  *
  *	  Locks
  *
@@ -124,9 +128,8 @@
 /* The row of a push with a period stays for at least so long. */
 #define KEPT_AT_LEAST		USECS_PER_HOUR
 
-/* One in so many pushes with a period deletes old rows, at most so many. */
-#define CLEAN_ONE_IN		50
-#define CLEAN_ROWS			500
+/* The worker reads so many rows in one step. */
+#define FORGET_AT_ONCE		500
 
 /* A message in the row of a key, as a push sees it */
 typedef enum TwinState
@@ -172,7 +175,6 @@ static TakeResult add_id_to_key(const DedupTake *take, Relation rel,
 								HeapTuple tuple, DedupKey *key, int nremoved);
 static TakeResult try_take_key(const DedupTake *take, Relation rel,
 							   Relation index, DedupKey *key, int64 *waiting);
-static void delete_old_keys(Relation rel);
 static TakeResult take_key(const DedupTake *take, int64 *waiting);
 static void remove_id_from_key(Relation rel, HeapTuple tuple, DedupKey *key,
 							   int64 id);
@@ -312,7 +314,7 @@ join_waiting(const DedupTake *take, Relation rel, HeapTuple tuple,
 			 DedupKey *key)
 {
 	bool		starts = take->terms.mode == DEDUP_REPLACE &&
-		take->terms.period > 0;
+	take->terms.period > 0;
 	bool		done;
 
 	/*
@@ -328,7 +330,7 @@ join_waiting(const DedupTake *take, Relation rel, HeapTuple tuple,
 		key->joined++;
 		if (starts)
 			start_period(take, key);
-		done = row_update(rel, &tuple->t_self, dedup_table_form_row(rel, key));
+		done = dedup_table_update(rel, tuple, key);
 	}
 	return done ? KEY_DUPLICATE : KEY_CHANGED;
 }
@@ -355,8 +357,7 @@ add_id_to_key(const DedupTake *take, Relation rel, HeapTuple tuple,
 	 */
 	if (nremoved > 0)
 		key->joined++;
-	return row_update(rel, &tuple->t_self, dedup_table_form_row(rel, key)) ?
-		KEY_TAKEN : KEY_CHANGED;
+	return dedup_table_update(rel, tuple, key) ? KEY_TAKEN : KEY_CHANGED;
 }
 
 static TakeResult
@@ -377,13 +378,14 @@ try_take_key(const DedupTake *take, Relation rel, Relation index,
 	if (!HeapTupleIsValid(tuple))
 	{
 		DedupKey	new = {.queue_id = key->queue_id,.digest = key->digest,
-		.n = 1,.pushed_at = DT_NOBEGIN};
+		.n = 1,.pushed_at = DT_NOBEGIN,.version = key->version};
 		int64		id = take->id;
 
 		new.ids = &id;
 		start_period(take, &new);
-		return row_insert_unique(rel, index, dedup_table_form_row(rel, &new)) ?
-			KEY_TAKEN : KEY_CHANGED;
+		if (dedup_table_insert(rel, index, &new, take->wait != LockWaitSkip))
+			return KEY_TAKEN;
+		return take->wait == LockWaitSkip ? KEY_LOCKED : KEY_CHANGED;
 	}
 
 	/* What locks messages or the row next must not wait either. */
@@ -405,53 +407,9 @@ try_take_key(const DedupTake *take, Relation rel, Relation index,
 	return add_id_to_key(take, rel, tuple, key, n - key->n);
 }
 
-/*
- * Delete some rows that no push and no message keeps any more, unless they are
- * locked.
- */
-static void
-delete_old_keys(Relation rel)
-{
-	/*
-	 * What this session has deleted stays in the index as long as an old
-	 * snapshot may see it.  So the next scan begins where this one ends.
-	 */
-	static TimestampTz from = DT_NOBEGIN;
-	ScanKeyData keys[2];
-	RowScan		scan;
-	HeapTuple	tuple = NULL;
-	TimestampTz now = GetCurrentTimestamp();
-	DedupKey	key;
-
-	ScanKeyInit(&keys[0], Anum_dedup_key_kept_until,
-				BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE,
-				TimestampTzGetDatum(from));
-	ScanKeyInit(&keys[1], Anum_dedup_key_kept_until, BTLessStrategyNumber,
-				F_TIMESTAMPTZ_LT, TimestampTzGetDatum(now));
-	row_scan_begin(&scan, rel, catalog_oid(CATALOG_DEDUP_KEY_TIME_INDEX),
-				   keys, lengthof(keys));
-	for (int n = 0; n < CLEAN_ROWS; n++)
-	{
-		CHECK_FOR_INTERRUPTS();
-		tuple = row_scan_next(&scan);
-		if (!HeapTupleIsValid(tuple))
-			break;
-		dedup_table_get(rel, tuple, &key);
-		from = key.kept_until;
-
-		/* The delete of its last message removes a row that has ids. */
-		if (key.n == 0 &&
-			row_lock(rel, &tuple->t_self, LockTupleExclusive, LockWaitSkip))
-			simple_heap_delete(rel, &tuple->t_self);
-	}
-	row_scan_end(&scan);
-	CommandCounterIncrement();
-}
-
 static TakeResult
 take_key(const DedupTake *take, int64 *waiting)
 {
-	static int	npushes = 0;
 	Relation	index;
 	Relation	rel = catalog_open_with_index(CATALOG_DEDUP_KEY,
 											  RowExclusiveLock, &index);
@@ -464,8 +422,6 @@ take_key(const DedupTake *take, int64 *waiting)
 		result = try_take_key(take, rel, index, &key, waiting);
 	} while (result == KEY_CHANGED);
 	CommandCounterIncrement();
-	if (take->terms.period > 0 && ++npushes % CLEAN_ONE_IN == 0)
-		delete_old_keys(rel);
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
 	return result;
@@ -523,7 +479,7 @@ remove_id_from_key(Relation rel, HeapTuple tuple, DedupKey *key, int64 id)
 	key->n = n;
 	if (n == 0 && key->kept_until <= GetCurrentTimestamp())
 		simple_heap_delete(rel, &tuple->t_self);
-	else if (!row_update(rel, &tuple->t_self, dedup_table_form_row(rel, key)))
+	else if (!dedup_table_update(rel, tuple, key))
 		elog(ERROR, "could not update a locked deduplication key");
 }
 
@@ -554,7 +510,7 @@ static bool
 try_drop_entry(Relation rel, Relation index, const DedupEntry *entry)
 {
 	DedupKey	key = {.queue_id = entry->queue_id,.digest = entry->digest};
-	HeapTuple	tuple = dedup_table_fetch(rel, index, &key);
+	HeapTuple	tuple = dedup_table_fetch(rel, index, &key, NULL);
 
 	if (!HeapTupleIsValid(tuple))
 		return true;
@@ -628,4 +584,55 @@ dedup_is_duplicate(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	return !heap_attisnull(tuple, Anum_message_covered, NULL) ||
 		(queue->has_roots &&
 		 root_job_is_superseded(queue, RelationGetDescr(table->heap), tuple));
+}
+
+/* --- Rows that are not needed any more --- */
+
+/*
+ * Delete some rows that no push and no message keeps any more, unless they are
+ * locked.  Returns false if these were the last ones.
+ *
+ * What was deleted stays in the index as long as an old snapshot may see it.
+ * So the scan begins at *from, where the last one has ended, and sets that.
+ */
+bool
+dedup_forget(TimestampTz *from)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	Relation	rel;
+	ScanKeyData keys[2];
+	RowScan		scan;
+	HeapTuple	tuple;
+	DedupKey	key;
+	int			n = 0;
+
+	if (!OidIsValid(catalog_oid(CATALOG_DEDUP_KEY_TIME_INDEX)))
+		return false;
+
+	/* The clock may have been set back. */
+	if (*from > now)
+		*from = DT_NOBEGIN;
+	rel = catalog_open(CATALOG_DEDUP_KEY, RowExclusiveLock, NULL);
+	ScanKeyInit(&keys[0], Anum_dedup_key_kept_until,
+				BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE,
+				TimestampTzGetDatum(*from));
+	ScanKeyInit(&keys[1], Anum_dedup_key_kept_until, BTLessStrategyNumber,
+				F_TIMESTAMPTZ_LT, TimestampTzGetDatum(now));
+	row_scan_begin(&scan, rel, catalog_oid(CATALOG_DEDUP_KEY_TIME_INDEX),
+				   keys, lengthof(keys));
+	while (n < FORGET_AT_ONCE &&
+		   HeapTupleIsValid(tuple = row_scan_next(&scan)))
+	{
+		dedup_table_get(rel, tuple, &key);
+		*from = key.kept_until;
+		n++;
+
+		/* The delete of its last message removes a row that has ids. */
+		if (key.n == 0 &&
+			row_lock(rel, &tuple->t_self, LockTupleExclusive, LockWaitSkip))
+			simple_heap_delete(rel, &tuple->t_self);
+	}
+	row_scan_end(&scan);
+	table_close(rel, RowExclusiveLock);
+	return n == FORGET_AT_ONCE;
 }

@@ -43,6 +43,9 @@ typedef struct DedupEntry
 	int64		id;				/* of the message */
 } DedupEntry;
 
+/* For the worker */
+extern bool dedup_forget(TimestampTz *from);
+
 /* For pushes */
 extern bool dedup_take_key(const Queue *queue, const pg_uuid_t *digest,
 						   int64 id, const DedupTerms *terms, int64 *waiting);

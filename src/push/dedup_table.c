@@ -18,8 +18,11 @@
 #include "access/stratnum.h"
 #include "access/table.h"
 #include "catalog/pg_type.h"
+#include "common/hashfn.h"
+#include "storage/lmgr.h"
 #include "utils/array.h"
 #include "utils/fmgroids.h"
+#include "utils/snapmgr.h"
 
 #include "catalog/relations.h"
 #include "catalog/row_check.h"
@@ -27,7 +30,12 @@
 #include "push/dedup_table.h"
 #include "storage/row.h"
 
+/* Columns of the index that are a key; one more is the version of its row */
+#define DEDUP_KEYS		2
+
 static void init_dedup_keys(ScanKey keys, const DedupKey *key);
+static bool has_versions(Relation index);
+static HeapTuple form_key_row(Relation rel, const DedupKey *key);
 static TimestampTz get_time(TupleDesc desc, HeapTuple tuple, int column);
 
 /* --- Arrays of ids --- */
@@ -65,6 +73,17 @@ init_dedup_keys(ScanKey keys, const DedupKey *key)
 				F_UUID_EQ, UUIDPGetDatum(&key->digest));
 }
 
+/*
+ * Returns whether the index has a version, so that reading it takes no longer
+ * if an old snapshot keeps former rows of the key.  Before version 2.0 it has
+ * none.
+ */
+static bool
+has_versions(Relation index)
+{
+	return IndexRelationGetNumberOfAttributes(index) > DEDUP_KEYS;
+}
+
 static TimestampTz
 get_time(TupleDesc desc, HeapTuple tuple, int column)
 {
@@ -93,34 +112,39 @@ dedup_table_get(Relation rel, HeapTuple tuple, DedupKey *key)
 											 desc, &isnull));
 	key->pushed_at = get_time(desc, tuple, Anum_dedup_key_pushed_at);
 	key->kept_until = get_time(desc, tuple, Anum_dedup_key_kept_until);
+	key->version = desc->natts < Anum_dedup_key_version ? 0 :
+		DatumGetInt64(heap_getattr(tuple, Anum_dedup_key_version, desc,
+								   &isnull));
 }
 
 /*
  * Find the row of a key, after waiting for transactions that are inserting or
- * updating it.
+ * updating it; or if "locked" is not NULL, set that instead.
  */
 HeapTuple
 dedup_table_find(Relation rel, Relation index, DedupKey *key, bool *locked)
 {
-	ScanKeyData keys[2];
+	ScanKeyData keys[DEDUP_KEYS];
 	HeapTuple	tuple;
 
 	init_dedup_keys(keys, key);
-	tuple = row_find_unique(rel, index, keys, 2, locked);
+	tuple = row_find_unique(rel, index, keys, DEDUP_KEYS, locked,
+							has_versions(index) ? &key->version : NULL);
 	if (HeapTupleIsValid(tuple))
 		dedup_table_get(rel, tuple, key);
 	return tuple;
 }
 
-/* Find the row of a key that the latest snapshot shows. */
+/* Find the row of a key that this snapshot shows, or if NULL the latest one. */
 HeapTuple
-dedup_table_fetch(Relation rel, Relation index, DedupKey *key)
+dedup_table_fetch(Relation rel, Relation index, DedupKey *key,
+				  Snapshot snapshot)
 {
-	ScanKeyData keys[2];
+	ScanKeyData keys[DEDUP_KEYS];
 	HeapTuple	tuple;
 
 	init_dedup_keys(keys, key);
-	tuple = row_fetch(rel, RelationGetRelid(index), keys, 2);
+	tuple = row_fetch_newest(rel, index, keys, DEDUP_KEYS, snapshot);
 	if (HeapTupleIsValid(tuple))
 		dedup_table_get(rel, tuple, key);
 	return tuple;
@@ -133,22 +157,9 @@ dedup_table_read(Snapshot snapshot, DedupKey *key)
 	Relation	index;
 	Relation	rel = catalog_open_with_index(CATALOG_DEDUP_KEY,
 											  AccessShareLock, &index);
-	ScanKeyData keys[2];
-	SysScanDesc scan;
-	HeapTuple	tuple;
-	bool		found;
+	bool		found = HeapTupleIsValid(dedup_table_fetch(rel, index, key,
+														   snapshot));
 
-	init_dedup_keys(keys, key);
-	scan = systable_beginscan(rel, RelationGetRelid(index), true, snapshot, 2,
-							  keys);
-	tuple = systable_getnext(scan);
-	found = HeapTupleIsValid(tuple);
-	if (found)
-	{
-		row_check(rel, tuple);
-		dedup_table_get(rel, tuple, key);
-	}
-	systable_endscan(scan);
 	index_close(index, AccessShareLock);
 	table_close(rel, AccessShareLock);
 	return found;
@@ -156,9 +167,8 @@ dedup_table_read(Snapshot snapshot, DedupKey *key)
 
 /* --- Writing --- */
 
-/* Form the row of a key. */
-HeapTuple
-dedup_table_form_row(Relation rel, const DedupKey *key)
+static HeapTuple
+form_key_row(Relation rel, const DedupKey *key)
 {
 	Datum		values[Natts_dedup_key];
 	bool		isnull[Natts_dedup_key] = {false};
@@ -171,7 +181,60 @@ dedup_table_form_row(Relation rel, const DedupKey *key)
 	values[Anum_dedup_key_pushed_at - 1] = TimestampTzGetDatum(key->pushed_at);
 	values[Anum_dedup_key_kept_until - 1] =
 		TimestampTzGetDatum(key->kept_until);
+	values[Anum_dedup_key_version - 1] = Int64GetDatum(key->version);
 	isnull[Anum_dedup_key_pushed_at - 1] =
 		isnull[Anum_dedup_key_kept_until - 1] = key->pushed_at == DT_NOBEGIN;
 	return heap_form_tuple(RelationGetDescr(rel), values, isnull);
+}
+
+/*
+ * Insert the row of a key for which dedup_table_find() has found none.
+ * Returns false if there may be one now; or another session may be inserting
+ * one, and "wait" is not set.
+ *
+ * The version does not keep two sessions from inserting a row at the same
+ * time, since vacuum may have removed the last one in between.  So they do it
+ * one after the other.  While a session has the lock it waits for no
+ * transaction.  Other keys with that hash wait as well, but not for long.
+ */
+bool
+dedup_table_insert(Relation rel, Relation index, DedupKey *key, bool wait)
+{
+	BlockNumber hash = hash_bytes(key->digest.data, UUID_LEN);
+	DedupKey	found = *key;
+	bool		locked = false;
+	bool		exists;
+
+	if (!has_versions(index))
+		return row_insert_unique(rel, index, form_key_row(rel, key));
+	if (wait)
+		LockPage(index, hash, ExclusiveLock);
+	else if (!ConditionalLockPage(index, hash, ExclusiveLock))
+		return false;
+	do
+	{
+		key->version = found.version;
+		exists = HeapTupleIsValid(dedup_table_find(rel, index, &found,
+												   &locked)) || locked;
+	} while (!exists && found.version != key->version);
+	if (!exists)
+	{
+		key->version++;
+		PushActiveSnapshot(GetLatestSnapshot());
+		row_insert(rel, form_key_row(rel, key));
+		PopActiveSnapshot();
+	}
+	UnlockPage(index, hash, ExclusiveLock);
+	return !exists;
+}
+
+/*
+ * Update the row of a key.  Waits for a transaction that has locked it.
+ * Returns false if it was updated or deleted since it was read.
+ */
+bool
+dedup_table_update(Relation rel, HeapTuple tuple, DedupKey *key)
+{
+	key->version++;
+	return row_update(rel, &tuple->t_self, form_key_row(rel, key));
 }

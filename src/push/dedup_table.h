@@ -24,6 +24,7 @@ typedef struct DedupKey
 	int			n;
 	int64	   *ids;			/* of the messages, the latest one first */
 	int64		joined;			/* see dedup.c */
+	int64		version;		/* of the row; or of the last one, or 0 */
 
 	/* Of the last push with a period, or DT_NOBEGIN */
 	TimestampTz pushed_at;
@@ -41,11 +42,13 @@ extern int64 *dedup_table_get_ids(Datum array, int *n);
 extern HeapTuple dedup_table_find(Relation rel, Relation index,
 								  DedupKey *key, bool *locked);
 extern HeapTuple dedup_table_fetch(Relation rel, Relation index,
-								   DedupKey *key);
+								   DedupKey *key, Snapshot snapshot);
 extern void dedup_table_get(Relation rel, HeapTuple tuple, DedupKey *key);
 extern bool dedup_table_read(Snapshot snapshot, DedupKey *key);
 
 /* Writing */
-extern HeapTuple dedup_table_form_row(Relation rel, const DedupKey *key);
+extern bool dedup_table_insert(Relation rel, Relation index, DedupKey *key,
+							   bool wait);
+extern bool dedup_table_update(Relation rel, HeapTuple tuple, DedupKey *key);
 
 #endif							/* QUEUE_DEDUP_TABLE_H */

@@ -322,6 +322,10 @@ replace_message(Push *push, const NewMessage *message, int64 id)
 	{
 		message_insert(target, message_copy_to(&table, target, new, due));
 		message_delete_moved(&table, old);
+
+		/* Others of its group may be claimed before it now. */
+		if (!form.is_delayed)
+			group_make_room(queue_of(push, message), &table, old, false);
 	}
 	ExecDropSingleTupleTableSlot(slot);
 	message_table_close(&table, true);

@@ -131,7 +131,8 @@ push_message_once(const char *queue_name, const PushOrigin *origin,
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		earlier = row_find_unique(rel, index, keys, ORIGIN_KEYS, NULL);
+		earlier = row_find_unique(rel, index, keys, ORIGIN_KEYS, NULL,
+								  NULL);
 	} while (!HeapTupleIsValid(earlier) &&
 			 !row_insert_unique(rel, index,
 								form_origin_row(rel, queue.id, origin)));

@@ -269,7 +269,7 @@ write_root_job(int32 queue_id, const pg_uuid_t *digest,
 		HeapTuple	new;
 
 		CHECK_FOR_INTERRUPTS();
-		old = row_find_unique(rel, index, keys, 2, NULL);
+		old = row_find_unique(rel, index, keys, 2, NULL, NULL);
 		*is_new = !HeapTupleIsValid(old);
 		time = at != NULL ? *at : GetCurrentTimestamp();
 		if (!*is_new && at == NULL)

@@ -472,7 +472,7 @@ queue_insert(const char *name, Jsonb *metadata, Oid owner, int32 source_id)
 				values[Anum_queue_name - 1]);
 	while (!created &&
 		   !HeapTupleIsValid(row_find_unique(rel, name_index, keys, 2,
-											 NULL)))
+											 NULL, NULL)))
 	{
 		values[Anum_queue_id - 1] = Int32GetDatum(numbers_next_queue_id());
 		created = row_insert_unique(rel, name_index,

@@ -41,6 +41,7 @@ $$;
 ALTER TABLE queue_data.dedup_key
     ADD COLUMN pushed_at timestamptz,
     ADD COLUMN kept_until timestamptz,
+    ADD COLUMN version bigint NOT NULL DEFAULT 1,
     ADD CONSTRAINT dedup_key_times CHECK (
         (pushed_at IS NULL) OPERATOR(pg_catalog.=) (kept_until IS NULL));
 CREATE INDEX dedup_key_time_idx ON queue_data.dedup_key (kept_until)
@@ -48,7 +49,15 @@ CREATE INDEX dedup_key_time_idx ON queue_data.dedup_key (kept_until)
 COMMENT ON INDEX queue_data.dedup_key_time_idx IS
 'rows that hold a key for a time, to delete them when it is over';
 COMMENT ON TABLE queue_data.dedup_key IS
-'deduplication keys, and the messages that may hold them; pushed_at: when the last push with dedup_for took the key; kept_until: how long the row stays for that';
+'deduplication keys, and the messages that may hold them; pushed_at: when the last push with dedup_for took the key; kept_until: how long the row stays for that; version: greater in each later version of a row, and in a later row of the key';
+
+-- The newest version of a row is the last one in the index, so that it is found as fast
+-- while an old snapshot keeps the others.
+DROP INDEX queue_data.dedup_key_idx;
+CREATE UNIQUE INDEX dedup_key_idx ON queue_data.dedup_key (queue_id, digest, version);
+ALTER TABLE queue_data.dedup_key REPLICA IDENTITY USING INDEX dedup_key_idx;
+COMMENT ON INDEX queue_data.dedup_key_idx IS
+'one row for each key of a queue, with its version';
 
 --
 -- History

@@ -560,7 +560,13 @@ find_in_segment(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
 	scan = compat_index_beginscan(table->heap, table->index,
 								  GetActiveSnapshot(), nkeys);
 	index_rescan(scan, keys, nkeys, NULL, 0);
-	found = index_getnext_slot(scan, ForwardScanDirection, *slot);
+
+	/*
+	 * A message may have been replaced often while an old snapshot keeps its
+	 * former versions.  The last one is the last one here, too, as a rule:
+	 * rows are added at the end.
+	 */
+	found = index_getnext_slot(scan, BackwardScanDirection, *slot);
 	index_endscan(scan);
 	if (found)
 		message_row_check(table->heap, row_tuple(*slot));

@@ -33,11 +33,14 @@
 #include "access/stratnum.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "access/transam.h"
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "storage/procarray.h"
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
@@ -63,6 +66,10 @@ static void make_index_keys(Relation index, ScanKey keys, int nkeys,
 static HeapTuple find_live_row(Relation rel, Relation index, ScanKey keys,
 							   int nkeys, TupleTableSlot *slot,
 							   Conflict *conflict);
+static bool was_committed(HeapTuple tuple);
+static HeapTuple find_newest_row(Relation rel, Relation index, ScanKey keys,
+								 int nkeys, TupleTableSlot *slot,
+								 Conflict *conflict, int64 *newest);
 static bool is_last_version(HeapTuple tuple, Buffer buffer, bool write);
 static bool act_on_row(Relation rel, ItemPointer tid, bool write,
 					   RowPageAction action, void *arg);
@@ -263,6 +270,32 @@ row_fetch_valid(Relation rel, Oid index, ScanKey keys, int nkeys)
 	return tuple;
 }
 
+/*
+ * As row_fetch(), for an index with a version (row_find_unique), and with
+ * this snapshot; NULL: the latest one.
+ */
+HeapTuple
+row_fetch_newest(Relation rel, Relation index, ScanKey keys, int nkeys,
+				 Snapshot snapshot)
+{
+	ScanKeyData copies[INDEX_MAX_KEYS];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	memcpy(copies, keys, nkeys * sizeof(ScanKeyData));
+	snapshot = RegisterSnapshot(snapshot ? snapshot : GetLatestSnapshot());
+	scan = systable_beginscan_ordered(rel, index, snapshot, nkeys, copies);
+	tuple = systable_getnext_ordered(scan, BackwardScanDirection);
+	if (HeapTupleIsValid(tuple))
+	{
+		row_check(rel, tuple);
+		tuple = copy_whole_row(rel, tuple);
+	}
+	systable_endscan_ordered(scan);
+	UnregisterSnapshot(snapshot);
+	return tuple;
+}
+
 /* Copy the keys, with the column numbers of the index. */
 static void
 make_index_keys(Relation index, ScanKey keys, int nkeys, ScanKey index_keys)
@@ -323,15 +356,82 @@ find_live_row(Relation rel, Relation index, ScanKey keys, int nkeys,
 	return found;
 }
 
+/* Returns whether a row was not inserted by a transaction that has failed. */
+static bool
+was_committed(HeapTuple tuple)
+{
+	TransactionId xmin = HeapTupleHeaderGetXmin(tuple->t_data);
+
+	return HeapTupleHeaderXminCommitted(tuple->t_data) ||
+		TransactionIdIsCurrentTransactionId(xmin) ||
+		TransactionIdIsInProgress(xmin) || TransactionIdDidCommit(xmin);
+}
+
+/*
+ * As find_live_row(), for an index with one column more, the version of the
+ * row.  Reads the newest version first, and none that is older than a deleted
+ * one, because an old snapshot may keep any number of these.
+ */
+static HeapTuple
+find_newest_row(Relation rel, Relation index, ScanKey keys, int nkeys,
+				TupleTableSlot *slot, Conflict *conflict, int64 *newest)
+{
+	int			version = index->rd_index->indkey.values[nkeys];
+	SnapshotData dirty;
+	IndexScanDesc scan;
+	HeapTuple	found = NULL;
+
+	InitDirtySnapshot(dirty);
+	conflict->xid = InvalidTransactionId;
+	conflict->token = 0;
+	*newest = 0;
+	scan = compat_index_beginscan(rel, index, SnapshotAny, nkeys);
+	index_rescan(scan, keys, nkeys, NULL, 0);
+	while (index_getnext_slot(scan, BackwardScanDirection, slot))
+	{
+		HeapTuple	tuple = row_tuple(slot);
+		bool		visible = table_tuple_satisfies_snapshot(rel, slot, &dirty);
+		bool		isnull;
+
+		/* A transaction that has failed leaves versions, too. */
+		if (!visible && !was_committed(tuple))
+			continue;
+		if (*newest == 0)
+			*newest = DatumGetInt64(slot_getattr(slot, version, &isnull));
+		conflict->tid = slot->tts_tid;
+		if (visible)
+			conflict->xid = TransactionIdIsValid(dirty.xmin) ? dirty.xmin :
+				dirty.xmax;
+		if (visible && !TransactionIdIsValid(conflict->xid))
+		{
+			row_check(rel, tuple);
+			found = heap_copytuple(tuple);
+		}
+
+		/* An update has a newer version; it may have come after the scan. */
+		if (visible ||
+			ItemPointerEquals(&tuple->t_self, &tuple->t_data->t_ctid))
+			break;
+	}
+	index_endscan(scan);
+	return found;
+}
+
 /*
  * Find the row with these keys in a unique index.  Waits for transactions
  * that are inserting or deleting one; or if "locked" is not NULL, sets that
  * instead.  Returns a copy of a row that is committed or this transaction's
  * own; NULL if there is none.
+ *
+ * newest: NULL, or the index has one column more, after these keys: a number
+ * above 0 that is greater in a later version of the row, and in a later row
+ * with the same keys.  *newest is the greatest one that was found, also of a
+ * row that was deleted, or 0.  If there is no row, one may have been updated
+ * at the same time, unless the next call finds the same number.
  */
 HeapTuple
 row_find_unique(Relation rel, Relation index, ScanKey keys, int nkeys,
-				bool *locked)
+				bool *locked, int64 *newest)
 {
 	TupleTableSlot *slot = table_slot_create(rel, NULL);
 	ScanKeyData index_keys[INDEX_MAX_KEYS];
@@ -343,7 +443,10 @@ row_find_unique(Relation rel, Relation index, ScanKey keys, int nkeys,
 		Conflict	conflict;
 
 		CHECK_FOR_INTERRUPTS();
-		tuple = find_live_row(rel, index, index_keys, nkeys, slot, &conflict);
+		tuple = newest != NULL ?
+			find_newest_row(rel, index, index_keys, nkeys, slot, &conflict,
+							newest) :
+			find_live_row(rel, index, index_keys, nkeys, slot, &conflict);
 		if (HeapTupleIsValid(tuple) || !TransactionIdIsValid(conflict.xid))
 			break;
 		if (locked != NULL)
@@ -545,7 +648,10 @@ row_delete_of_queue(CatalogRelation table, int32 queue_id)
 	while (index_getnext_slot(scan, ForwardScanDirection, slot))
 	{
 		CHECK_FOR_INTERRUPTS();
-		simple_heap_delete(rel, &slot->tts_tid);
+
+		/* The worker, which does not lock the queue, may delete it as well. */
+		if (row_lock(rel, &slot->tts_tid, LockTupleExclusive, LockWaitBlock))
+			simple_heap_delete(rel, &slot->tts_tid);
 	}
 	index_endscan(scan);
 	PopActiveSnapshot();

@@ -38,8 +38,10 @@ extern void row_scan_end(RowScan *scan);
 extern HeapTuple row_fetch(Relation rel, Oid index, ScanKey keys, int nkeys);
 extern HeapTuple row_fetch_valid(Relation rel, Oid index, ScanKey keys,
 								 int nkeys);
+extern HeapTuple row_fetch_newest(Relation rel, Relation index, ScanKey keys,
+								  int nkeys, Snapshot snapshot);
 extern HeapTuple row_find_unique(Relation rel, Relation index, ScanKey keys,
-								 int nkeys, bool *locked);
+								 int nkeys, bool *locked, int64 *newest);
 
 /* Writing */
 extern bool row_lock(Relation rel, ItemPointer tid, LockTupleMode mode,

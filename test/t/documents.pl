@@ -345,7 +345,7 @@ my %after = (
 		'dan@example.org eve@example.org|0' ],
 	'wait-plpgsql' => [ q{SELECT claimed FROM queue_stats('mail')}, '0' ],
 	'push-options' =>
-	  [ q{SELECT free, delayed FROM queue_stats('jobs')}, '5|1' ],
+	  [ q{SELECT free, delayed FROM queue_stats('jobs')}, '5|2' ],
 	'dead-letters' => [
 		q{SELECT (SELECT total FROM queue_stats('orders.dead')), claim_count, body FROM queue_messages('orders')},
 		'0|0|{"order": 1}' ],

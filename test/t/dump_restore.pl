@@ -51,6 +51,7 @@ $node->safe_psql(
 	SELECT queue_push_once('once', 'orders', 3, '2', dedup_key => 'k');
 	SELECT queue_push('q', '"keyed"', dedup_key => 'k');
 	SELECT queue_push('q', '"keyed later"', dedup_key => 'k2', delay => 4000);
+	SELECT message_delete('q', queue_push('q', '1', dedup_key => 'held', dedup_for => 100000));
 	SELECT queue_create('kept', '{"_keep_finished": 86400, "_keep_body": true}');
 	SELECT queue_push('kept', '"done"');
 	SELECT queue_pop('kept');

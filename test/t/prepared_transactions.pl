@@ -159,6 +159,20 @@ foreach my $restart (0, 1)
 			$commit ? 'm1 m2 m3 m4 twin first' : 'm1 m2 m3 m4 twin',
 			"$how: keys, $end");
 
+		# a message that is replaced, and a key that holds for a time
+		fresh();
+		$node->safe_psql('postgres', q{SELECT queue_push('q', '"old"', dedup_key => 'k')});
+		prepare(
+			q{SELECT queue_push('q', '"new"', dedup_key => 'k', dedup => 'replace');
+			SELECT message_delete('q', queue_push('q', '1', dedup_key => 'k2', dedup_for => 600))});
+		$node->restart if $restart;
+		is(free_ones(), 'm1 m2 m3 m4', "$how: a message that is being replaced is not free");
+		end_prepared($end);
+		is(free_ones(), 'm1 m2 m3 m4 ' . ($commit ? 'new' : 'old'), "$how: replaced, $end");
+		is( $node->safe_psql('postgres',
+				q{SELECT queue_push('q', '1', dedup_key => 'k2', dedup_for => 600) IS NULL}),
+			$commit ? 't' : 'f', "$how: a key for a time, $end");
+
 		# groups with a bound
 		foreach my $bound (1, 2)
 		{

@@ -123,6 +123,7 @@ my $claim = $nodes[0]->safe_psql('postgres',
 	"SELECT claim_id FROM queue_claim('$q', 600, 600, 1)");
 $nodes[0]->safe_psql('postgres', qq{
 	SELECT queue_push('$q', '1', dedup_key => 'one');
+	SELECT message_delete('$q', queue_push('$q', '1', dedup_key => 'held', dedup_for => 100000));
 	SELECT queue_push('$q', '2', delay => 3600);
 	SELECT queue_push('$names[2]', '8', delay => 2);
 	SELECT queue_push('$q', '4', group_key => 'g', ttl => 1000);
@@ -165,6 +166,9 @@ is($nodes[1]->safe_psql('postgres', qq{
   or diag $nodes[1]->safe_psql('postgres', "SELECT * FROM queue_data.message");
 is($nodes[1]->safe_psql('postgres', "SELECT queue_push('$q', '1', dedup_key => 'one') IS NULL"),
 	't', 'a key is still taken');
+is($nodes[1]->safe_psql('postgres',
+		"SELECT queue_push('$q', '1', dedup_key => 'held', dedup_for => 100000) IS NULL"),
+	't', 'and one without a message, for its time');
 is($nodes[1]->safe_psql('postgres', qq{
 	SELECT queue_push_once('$q.dead', 'orders', 5, '5') = id FROM queue_messages('$q.dead')}),
 	't', 'what was pushed once is not pushed again');
