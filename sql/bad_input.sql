@@ -113,10 +113,14 @@ SELECT f AS function,
         ('message_bury', $$1, 'x', 'e'$$),
         ('message_cancel', $$1$$),
         ('messages_cancel', $$'{1}'$$),
+        ('messages_run_now', $$'{1}'$$),
+        ('messages_bury', $$'{1}', 'e'$$),
+        ('queue_browse', NULL),
         ('queue_cancel_where', $$'{}'$$),
         ('message_complete', $$1, 'x'$$),
         ('queue_finished', NULL),
         ('message_result', $$1$$),
+        ('message_finished', $$1$$),
         ('job_errors', NULL),
         ('job_root', $$'s'$$),
         ('job_stats', NULL)
@@ -308,6 +312,20 @@ SELECT call, pg_temp.try(call) AS outcome FROM (VALUES
     ($$messages_cancel('q', NULL)$$),
     ($$messages_cancel('q', '{NULL}')$$),
     ($$messages_cancel('q', '{{1},{2}}')$$),
+    ($$messages_run_now('q', NULL)$$),
+    ($$messages_run_now('q', '{NULL}')$$),
+    ($$messages_run_now('q', '{{1},{2}}')$$),
+    ($$messages_bury('q', NULL, 'e')$$),
+    ($$messages_bury('q', '{NULL}', 'e')$$),
+    ($$messages_bury('q', '{{1},{2}}', 'e')$$),
+    ($$queue_redrive('q', ids => '{NULL}')$$),
+    ($$queue_redrive('q', ids => '{{1},{2}}')$$),
+    ($$queue_browse('q', 'x')$$),
+    ($$queue_browse('q', "limit" => 0)$$),
+    ($$queue_browse('q', "limit" => NULL)$$),
+    ($$queue_depth('')$$),
+    ($$queue_depth('a b')$$),
+    ($$message_finished('q', NULL)$$),
     ($$queue_cancel_where('q', NULL)$$),
     ($$queue_cancel_where('q', '"none"')$$),
     ($$message_complete('q', NULL, pg_temp.c())$$),
@@ -545,6 +563,11 @@ SELECT pg_temp.liar($$queue_claim('q', 60, 60)$$);
 SELECT pg_temp.liar($$queue_pop('q')$$);
 SELECT pg_temp.liar($$message_delete('q', 1)$$);
 SELECT pg_temp.liar($$message_cancel('q', 1)$$);
+SELECT pg_temp.liar($$messages_run_now('q', '{1}')$$);
+SELECT pg_temp.liar($$messages_bury('q', '{1}', 'e')$$);
+SELECT pg_temp.liar($$queue_browse('q')$$);
+SELECT pg_temp.liar($$queue_depth('q')$$);
+SELECT pg_temp.liar($$queue_depth()$$);
 SELECT pg_temp.liar($$claim_release('q', 'x')$$);
 SELECT pg_temp.liar($$queue_create('new')$$);
 SELECT pg_temp.liar($$queue_drop('q')$$);
@@ -552,6 +575,7 @@ SELECT pg_temp.liar($$queue_push_lazy('q', '1')$$);
 SELECT pg_temp.liar($$message_retry('q', 1, 'x')$$);
 SELECT pg_temp.liar($$message_complete('q', 1, 'x')$$);
 SELECT pg_temp.liar($$queue_finished('q')$$);
+SELECT pg_temp.liar($$message_finished('q', 1)$$);
 SELECT pg_temp.liar($$job_errors('q')$$);
 SELECT pg_temp.liar($$job_root('q', 's')$$);
 SELECT pg_temp.liar($$queue_start_at_login()$$);

@@ -161,6 +161,12 @@ SELECT claim_release('q', :'claim', failed => true);
 SELECT array_agg(body) FROM queue_dead_letters('morgue');
 SELECT array_agg(body) FROM queue_dead_letters('morgue', 3);
 SELECT array_agg(body) FROM queue_dead_letters('morgue', 10000);
+-- page by page
+SELECT max(id) AS last FROM queue_dead_letters('morgue') \gset
+SELECT array_agg(body) FROM queue_dead_letters('morgue', marker => :last);
+SELECT array_agg(body) FROM queue_dead_letters('morgue', 1, :last);
+SELECT count(*) FROM queue_dead_letters('morgue', marker => 9223372036854775807);
+SELECT count(*) FROM queue_dead_letters('morgue', marker => -9223372036854775808);
 SELECT claim_id AS claim, body, claim_count FROM queue_claim('morgue', 600, 60, 1) \gset
 SELECT :'body', :claim_count;
 -- the claimed one is still a dead letter

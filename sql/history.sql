@@ -102,6 +102,11 @@ SELECT message_retry('q', :m, :'c', 'second') IS NOT NULL AS retried;
 SELECT outcome, attempts, error FROM queue_finished('q', :m - 1);
 SELECT message_id = :m AS same, attempt, error FROM job_errors('q');
 SELECT attempt, error FROM job_errors('q', 1);
+-- page by page
+SELECT at FROM job_errors('q', 1) \gset
+SELECT attempt, error FROM job_errors('q', marker => :'at');
+SELECT attempt, error FROM job_errors('q', 1, '-infinity');
+SELECT count(*) FROM job_errors('q', 1, 'infinity');
 SELECT last_error FROM queue_dead_letters('q.dead');
 -- completed in the second attempt: no error
 SELECT queue_push('q', '11') AS m \gset
@@ -116,6 +121,10 @@ SELECT claim_id AS c FROM queue_claim('q') \gset
 SELECT message_bury('q', :m, :'c', 'no such address');
 SELECT outcome, attempts, error FROM queue_finished('q', :m - 1);
 SELECT attempt, error FROM job_errors('q');
+-- the one row of it
+SELECT message_finished('q', :m) = queue_finished('q', :m - 1, 1) AS same;
+SELECT count(*) FROM message_finished('q', :m + 1);
+SELECT count(*) FROM message_finished('q', NULL);
 
 -- A duplicate: a run covers its twin.
 SELECT queue_push('q', '13', dedup_key => 'k') AS m \gset
@@ -272,6 +281,7 @@ SELECT queue_update('q', '{"_keep_finished": 86400}') IS NOT NULL AS updated;
 SELECT count(*) > 10 AS more FROM queue_finished('q', "limit" => 100);
 SELECT queue_update('q', '{"_keep_finished": null}') IS NOT NULL AS updated;
 SELECT count(*) FROM queue_finished('q');
+SELECT count(*) FROM message_finished('q', :m);
 
 DROP EXTENSION queue CASCADE;
 DROP FUNCTION handle(jsonb);

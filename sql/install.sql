@@ -97,7 +97,8 @@ SELECT p.proname || '(' ||
               'batch_cancel', 'message_bury', 'message_cancel',
               'messages_cancel', 'queue_cancel_where', 'queue_start_at_login',
               'queue_finished', 'message_result', 'message_complete',
-              'job_result', 'job_errors', 'queue_await',
+              'job_result', 'job_errors', 'queue_await', 'queue_browse',
+              'queue_depth', 'messages_run_now', 'messages_bury', 'message_finished',
               'topic_bind', 'topic_unbind', 'topic_list', 'topic_publish')
     ORDER BY p.proname COLLATE "C";
 \pset format aligned

@@ -17,6 +17,11 @@ SELECT FROM message_get('j', 1);
 SELECT FROM messages_get('k', '{1}');
 SELECT FROM queue_dead_letters('l');
 SELECT queue_is_empty('m');
+SELECT FROM queue_browse('s');
+SELECT FROM queue_depth('t');
+SELECT messages_run_now('u', '{1}');
+SELECT messages_bury('v', '{1}', 'e');
+SELECT FROM message_finished('w', 1);
 -- but not what asks for the queue itself, or finds all
 SELECT queue_exists('n'), queue_get('n');
 SELECT FROM queue_claim_any();

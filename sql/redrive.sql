@@ -92,6 +92,34 @@ SELECT queue_redrive('dead', 'hospital');
 SELECT queue_drop('other');
 DROP ROLE regress_redrive;
 
+-- a selection, in its order; those that are gone or not there do not matter
+SELECT pg_temp.kill('a', 4);
+SELECT queue_purge('a');
+SELECT array_agg(id ORDER BY id DESC) AS ids FROM queue_dead_letters('dead')
+    WHERE body IN ('"a 1"', '"a 3"', '"a 4"') \gset
+SELECT queue_redrive('dead', "limit" => 2, ids => :'ids'::bigint[] || 1::bigint);
+SELECT array_agg(body ORDER BY id) FROM queue_messages('a');
+SELECT queue_redrive('dead', 'hospital', ids => :'ids'), queue_redrive('dead', ids => :'ids'), queue_redrive('dead', ids => '{}');
+SELECT array_agg(body ORDER BY id) FROM queue_dead_letters('dead');
+SELECT body FROM queue_pop('hospital', 100) ORDER BY body;
+SELECT queue_redrive('dead');
+-- an id twice, one of another queue, and one that is no dead letter
+SELECT pg_temp.kill('a', 1);
+SELECT queue_push('dead', '"visitor 2"') AS visitor, queue_push('elsewhere', '1') AS elsewhere \gset
+SELECT queue_redrive('dead', ids => ARRAY[id, id, :visitor, :elsewhere, -1, NULL]) FROM queue_dead_letters('dead');
+SELECT queue_redrive('dead', ids => ARRAY[id, id, :visitor, :elsewhere, -1]) FROM queue_dead_letters('dead');
+SELECT message_delete('dead', :visitor);
+-- whose origin is gone
+SELECT queue_create('gone', '{"_max_claim_count": 1, "_dead_letter_queue": "dead"}');
+SELECT pg_temp.kill('gone', 2);
+SELECT queue_drop('gone');
+SET queue.auto_create = off;
+\set VERBOSITY default
+SELECT queue_redrive('dead', ids => ARRAY(SELECT id FROM queue_dead_letters('dead')));
+\set VERBOSITY sqlstate
+RESET queue.auto_create;
+SELECT queue_redrive('dead');
+
 -- one that is claimed stays with its claim
 SELECT pg_temp.kill('a', 2);
 SELECT claim_id AS claim, body FROM queue_claim('dead', 600, 60, 1)

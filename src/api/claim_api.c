@@ -29,6 +29,7 @@
 #include "claim/claim.h"
 #include "claim/claim_message.h"
 #include "claim/claim_update.h"
+#include "claim/unclaimed.h"
 #include "queue/message_result.h"
 #include "queue/missing_queue.h"
 #include "queue/registry.h"
@@ -51,6 +52,8 @@ PG_FUNCTION_INFO_V1(sql_message_delete);
 PG_FUNCTION_INFO_V1(sql_messages_delete);
 PG_FUNCTION_INFO_V1(sql_message_retry);
 PG_FUNCTION_INFO_V1(sql_message_bury);
+PG_FUNCTION_INFO_V1(sql_messages_run_now);
+PG_FUNCTION_INFO_V1(sql_messages_bury);
 
 static bool open_with_claim(FunctionCallInfo fcinfo, const char *name, int arg,
 							Queue *queue, ClaimId *claim);
@@ -500,4 +503,62 @@ sql_message_bury(PG_FUNCTION_ARGS)
 	claim_bury_message(&queue, id, &claim, PG_ARGISNULL(3) ? NULL :
 					   text_to_cstring(PG_GETARG_TEXT_PP(3)), false);
 	PG_RETURN_VOID();
+}
+
+/* --- Messages that no claim holds --- */
+
+/*
+ * messages_run_now(q text, ids bigint[]) returns bigint
+ *
+ * Makes these messages free, if they are delayed; a repeated id counts once.
+ *
+ * Result: how many delayed ones there were.
+ * Errors: 22004 ids or one of them is NULL, 22023 an array of more than one
+ * dimension, 42501 no right to claim.
+ * Source: Sidekiq, add to queue; Oban, retry now.
+ */
+Datum
+sql_messages_run_now(PG_FUNCTION_ARGS)
+{
+	const char *name = arg_queue_name(fcinfo, 0, "q");
+	Queue		queue;
+	Datum	   *ids;
+	int			n;
+
+	api_check_can_write("messages_run_now()");
+	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
+	if (!queue_open_or_notice(name, QUEUE_CLAIM, &queue))
+		PG_RETURN_INT64(0);
+	PG_RETURN_INT64(unclaimed_run_now(&queue, ids, n));
+}
+
+/*
+ * messages_bury(q text, ids bigint[], error text) returns bigint
+ *
+ * Makes these messages dead letters, if they are free or delayed, as
+ * message_bury does with one of a claim; a repeated id counts once.  The error
+ * is stored with them; NULL keeps the last one that each had.
+ *
+ * Result: how many there were.
+ * Errors: 22004 ids or one of them is NULL, 22023 an array of more than one
+ * dimension, or the queue's name leaves no room for ".dead", 42501 no right to
+ * claim, or the dead letter queue belongs to another role or does not accept
+ * them, 55P03 the dead letter queue is locked.
+ * Source: Sidekiq, kill.
+ */
+Datum
+sql_messages_bury(PG_FUNCTION_ARGS)
+{
+	const char *name = arg_queue_name(fcinfo, 0, "q");
+	Queue		queue;
+	Datum	   *ids;
+	int			n;
+
+	api_check_can_write("messages_bury()");
+	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
+	if (!queue_open_or_notice(name, QUEUE_CLAIM, &queue))
+		PG_RETURN_INT64(0);
+	claim_prepare_bury(&queue);
+	PG_RETURN_INT64(unclaimed_bury(&queue, ids, n, PG_ARGISNULL(2) ? NULL :
+								   text_to_cstring(PG_GETARG_TEXT_PP(2))));
 }

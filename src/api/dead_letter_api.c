@@ -45,12 +45,13 @@ put_dead_letter(const DeadLetter *letter, void *arg)
 }
 
 /*
- * queue_dead_letters(q text, "limit" int = 10)
+ * queue_dead_letters(q text, "limit" int = 10, marker bigint = NULL)
  * returns table (id bigint, body jsonb, origin_queue text, origin_id bigint,
  *				  reason text, last_error text, claim_count int,
  *				  died_at timestamptz)
  *
- * The dead letters in queue q, oldest first, at most limit (1 to 10000):
+ * The dead letters in queue q, oldest first, after the marker, at most limit (1
+ * to 10000):
  * where each came from, why, its last error (NULL: none was reported), how
  * often it had been claimed there, and when it became a dead letter.
  *
@@ -62,21 +63,28 @@ sql_queue_dead_letters(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "q");
 	int			limit = arg_check_list_limit(arg_int(fcinfo, 1, "limit"));
+	int64		first_id = PG_INT64_MIN;
 	Queue		queue;
+
+	/* Before version 2.0, there is no marker. */
+	if (PG_NARGS() > 2 && !PG_ARGISNULL(2))
+		first_id = Min(PG_GETARG_INT64(2), PG_INT64_MAX - 1) + 1;
 
 	InitMaterializedSRF(fcinfo, 0);
 	if (queue_open_or_notice(name, QUEUE_READ, &queue))
-		dead_letter_list(&queue, limit, put_dead_letter, fcinfo);
+		dead_letter_list(&queue, first_id, limit, put_dead_letter, fcinfo);
 	api_check_left(fcinfo, name);
 	return (Datum) 0;
 }
 
 /*
- * queue_redrive(q text, target text = NULL, "limit" int = NULL)
+ * queue_redrive(q text, target text = NULL, "limit" int = NULL,
+ *				 ids bigint[] = NULL)
  * returns bigint
  *
- * Sends up to limit (NULL: all) dead letters of queue q, oldest first, back
- * to the queues they came from, or to target: as new messages, with their
+ * Sends up to limit (NULL: all) dead letters of queue q, oldest first, or only
+ * those with these ids, in that order, back to the queues they came from, or
+ * to target: as new messages, with their
  * count reset and the lifetime of any push there.  Those under a live claim
  * stay.  So do, without a target, those whose origin is gone: it was dropped,
  * and queue.auto_create is off, or another role has created a queue of that
@@ -95,6 +103,8 @@ sql_queue_redrive(PG_FUNCTION_ARGS)
 	const char *target = NULL;
 	Queue		queue;
 	int			limit = INT_MAX;
+	Datum	   *ids = NULL;
+	int			n = 0;
 
 	api_check_can_write("queue_redrive()");
 	if (!PG_ARGISNULL(1))
@@ -102,6 +112,10 @@ sql_queue_redrive(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(2))
 		limit = arg_check_bounds("limit", PG_GETARG_INT32(2), 1, NULL,
 								 INT_MAX, NULL, "");
+
+	/* Before version 2.0, there are no ids. */
+	if (PG_NARGS() > 3 && !PG_ARGISNULL(3))
+		n = arg_ids("ids", PG_GETARG_ARRAYTYPE_P(3), &ids);
 	if (target != NULL && strcmp(target, name) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -112,5 +126,5 @@ sql_queue_redrive(PG_FUNCTION_ARGS)
 		shard_check(target);
 	if (!queue_open(name, QUEUE_CLAIM, &queue))
 		PG_RETURN_INT64(0);
-	PG_RETURN_INT64(dead_letter_redrive(&queue, target, limit));
+	PG_RETURN_INT64(dead_letter_redrive(&queue, target, limit, ids, n));
 }

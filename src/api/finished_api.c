@@ -27,6 +27,7 @@
 #include "util/compat.h"
 
 PG_FUNCTION_INFO_V1(sql_queue_finished);
+PG_FUNCTION_INFO_V1(sql_message_finished);
 PG_FUNCTION_INFO_V1(sql_message_result);
 PG_FUNCTION_INFO_V1(sql_message_complete);
 PG_FUNCTION_INFO_V1(sql_job_result);
@@ -136,6 +137,32 @@ sql_queue_finished(PG_FUNCTION_ARGS)
 }
 
 /*
+ * message_finished(q text, id bigint)
+ * returns table: as queue_finished
+ *
+ * What became of the message: its row of queue_finished.
+ *
+ * Result: no row if it is not in the history.
+ * Errors: as queue_finished.
+ */
+Datum
+sql_message_finished(PG_FUNCTION_ARGS)
+{
+	const char *name = arg_queue_name(fcinfo, 0, "q");
+	int64		id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
+	Queue		queue;
+	Finished	row;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (!finished_open(name, &queue))
+		queue_notice_missing(name);
+	else if (finished_fetch(&queue, id, &row))
+		put_finished(&row, fcinfo);
+	api_check_left(fcinfo, name);
+	return (Datum) 0;
+}
+
+/*
  * message_result(q text, id bigint) returns jsonb
  *
  * The result with which the message was completed.
@@ -176,12 +203,13 @@ put_error(const Finished *finished, void *arg)
 }
 
 /*
- * job_errors(q text, "limit" int = 100)
+ * job_errors(q text, "limit" int = 100, marker timestamptz = NULL)
  * returns table (message_id bigint, attempt int, at timestamptz, error text)
  *
  * The attempts at messages of the queue that have failed with an error in the
  * last _keep_finished seconds, of handlers as by message_retry and
- * message_bury, the latest first, at most limit (1 to 10000).
+ * message_bury, the latest first: those before marker (NULL: from the latest
+ * on), at most limit (1 to 10000).
  *
  * Result: no row where the metadata has no _keep_finished.
  * Errors: 22004 and 22023 arguments, 42501 neither owner nor admin of q.
@@ -192,11 +220,16 @@ sql_job_errors(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "q");
 	int			limit = arg_check_list_limit(arg_int(fcinfo, 1, "limit"));
+	TimestampTz before = DT_NOEND;
 	Queue		queue;
+
+	/* Before version 2.0, there is no marker. */
+	if (PG_NARGS() > 2 && !PG_ARGISNULL(2))
+		before = PG_GETARG_TIMESTAMPTZ(2);
 
 	InitMaterializedSRF(fcinfo, 0);
 	if (queue_open_or_notice(name, QUEUE_INSPECT, &queue))
-		finished_errors(&queue, limit, put_error, fcinfo);
+		finished_errors(&queue, before, limit, put_error, fcinfo);
 	api_check_left(fcinfo, name);
 	return (Datum) 0;
 }

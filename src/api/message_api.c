@@ -11,6 +11,7 @@
 
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "utils/builtins.h"
 
 #include "api/api_arg.h"
 #include "api/api_row.h"
@@ -18,12 +19,19 @@
 #include "queue/message_result.h"
 #include "queue/missing_queue.h"
 #include "queue/registry.h"
+#include "storage/message.h"
 #include "util/args.h"
 #include "util/compat.h"
 
 PG_FUNCTION_INFO_V1(sql_queue_messages);
+PG_FUNCTION_INFO_V1(sql_queue_browse);
 PG_FUNCTION_INFO_V1(sql_message_get);
 PG_FUNCTION_INFO_V1(sql_messages_get);
+
+/* A call of queue_browse reads so many messages. */
+#define BROWSE_MAX	10000
+
+static int	get_states(FunctionCallInfo fcinfo, int arg);
 
 /*
  * queue_messages(q text, marker bigint = NULL, "limit" int = 10,
@@ -51,14 +59,89 @@ sql_queue_messages(PG_FUNCTION_ARGS)
 	filter.first_id = PG_ARGISNULL(1) ? marker : marker + 1;
 	filter.limit = arg_int(fcinfo, 2, "limit");
 	filter.own = DatumGetBool(arg_required(fcinfo, 3, "echo"));
-	filter.claimed = DatumGetBool(arg_required(fcinfo, 4, "include_claimed"));
-	filter.delayed = DatumGetBool(arg_required(fcinfo, 5, "include_delayed"));
+	filter.states = STATE_FREE;
+	if (DatumGetBool(arg_required(fcinfo, 4, "include_claimed")))
+		filter.states |= STATE_CLAIMED | STATE_CANCELED;
+	if (DatumGetBool(arg_required(fcinfo, 5, "include_delayed")))
+		filter.states |= STATE_DELAYED | STATE_WAITING;
+	filter.read_max = INT_MAX;
 	filter.limit = arg_check_list_limit(filter.limit);
 	filter.body = NULL;
 
 	api_begin_messages(fcinfo, &result);
 	if (queue_open_or_notice(name, QUEUE_READ, &queue) && marker < PG_INT64_MAX)
-		message_list(&queue, &filter, &result);
+		(void) message_list(&queue, &filter, &result);
+	api_check_left(fcinfo, name);
+	return (Datum) 0;
+}
+
+/* Get the name of a state; NULL: any. */
+static int
+get_states(FunctionCallInfo fcinfo, int arg)
+{
+	char	   *name;
+
+	if (PG_ARGISNULL(arg))
+		return ALL_MESSAGE_STATES;
+	name = text_to_cstring(PG_GETARG_TEXT_PP(arg));
+	for (int state = 1; state <= ALL_MESSAGE_STATES; state *= 2)
+		if (strcmp(name, message_state_name(state)) == 0)
+			return state;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("parameter \"%s\" is not a state: \"%s\"", "state",
+					arg_clip(name)),
+			 errhint("States are free, claimed, delayed, waiting and canceled; NULL is any of them.")));
+}
+
+/*
+ * queue_browse(q text, state text = NULL, filter jsonb = NULL,
+ *				marker bigint = NULL, "limit" int = 100)
+ * returns table (id bigint, state text, body jsonb, headers jsonb,
+ *				  priority int, group_key text, dedup_key text, batch bigint,
+ *				  after bigint, claim_count int, created_at timestamptz,
+ *				  due_at timestamptz, claimed_until timestamptz,
+ *				  expires_at timestamptz, last_error text)
+ *
+ * All that is known of messages of the queue, in the order of their ids, after
+ * the marker, at most limit (1 to 10000): those in this state (free, claimed,
+ * delayed; waiting: for a batch; canceled: while a claim holds it; NULL: any)
+ * whose bodies contain the filter (NULL: any).  dedup_key: a digest of it,
+ * which is what is stored.  A message that waits for a batch has no times.
+ *
+ * Reads at most 10,000 messages.  If there are others after them, the last row
+ * has only the id to continue from, as a marker.
+ *
+ * Errors: 22004 and 22023 arguments, 42501 no right to claim.
+ */
+Datum
+sql_queue_browse(PG_FUNCTION_ARGS)
+{
+	const char *name = arg_queue_name(fcinfo, 0, "q");
+	int64		marker = PG_ARGISNULL(3) ? 0 : PG_GETARG_INT64(3);
+	MessageFilter filter = {
+		.limit = arg_check_list_limit(arg_int(fcinfo, 4, "limit")),
+		.read_max = BROWSE_MAX,
+		.states = get_states(fcinfo, 1),
+		.own = true,
+		.body = PG_ARGISNULL(2) ? NULL : PG_GETARG_JSONB_P(2)
+	};
+	Queue		queue;
+	MessageResult result;
+	ApiRow		row = {0};
+	int64		last;
+
+	/* Ids are above 0. */
+	filter.first_id = Min(Max(marker, 0), PG_INT64_MAX - 1) + 1;
+	api_begin_messages(fcinfo, &result);
+	if (queue_open_or_notice(name, QUEUE_READ, &queue) &&
+		(last = message_list(&queue, &filter, &result)) != 0)
+	{
+		api_row_add(&row, Int64GetDatum(last));
+		while (row.n < Natts_browsed_message)
+			api_row_add_or_null(&row, (Datum) 0, true);
+		api_row_put(&row, fcinfo);
+	}
 	api_check_left(fcinfo, name);
 	return (Datum) 0;
 }

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * status_api.c
- *	  The functions behind the views queue_data.queue_status and
- *	  queue_data.availability_map.
+ *	  queue_depth, and the functions behind the views queue_data.queue_status
+ *	  and queue_data.availability_map.
  *
  * src/api/status_api.c
  *
@@ -15,21 +15,29 @@
 #include "miscadmin.h"
 #include "utils/timestamp.h"
 
+#include "api/api_arg.h"
 #include "api/api_row.h"
 #include "jobs/runner_pool.h"
 #include "map/availability_list.h"
+#include "queue/missing_queue.h"
 #include "queue/queue_table.h"
+#include "queue/registry.h"
+#include "stats/counters.h"
 #include "stats/status.h"
 #include "util/clock.h"
 #include "util/compat.h"
 
 PG_FUNCTION_INFO_V1(sql_queue_status);
 PG_FUNCTION_INFO_V1(sql_queue_maps);
+PG_FUNCTION_INFO_V1(sql_queue_depth);
 
 static bool *find_running(QueueStatus *list, int n);
 static void put_status(FunctionCallInfo fcinfo, const QueueStatus *status,
 					   bool running, TimestampTz now);
 static void put_map(FunctionCallInfo fcinfo, const MapStatus *map);
+static void put_depth(FunctionCallInfo fcinfo, const QueueEntry *queue,
+					  const QueueStatus *status, const QueueStatus *dead,
+					  bool known);
 
 /* Returns, for each queue of the list, whether a job of it runs. */
 static bool *
@@ -147,5 +155,85 @@ sql_queue_maps(PG_FUNCTION_ARGS)
 	list = availability_list(&n);
 	for (int i = 0; i < n; i++)
 		put_map(fcinfo, &list[i]);
+	return (Datum) 0;
+}
+
+/* Return the row of a queue, and its dead letter queue. */
+static void
+put_depth(FunctionCallInfo fcinfo, const QueueEntry *queue,
+		  const QueueStatus *status, const QueueStatus *dead, bool known)
+{
+	ApiRow		row = {0};
+	CounterRow	counters;
+	int64		letters = 0;
+
+	counters_read(queue->id, &counters);
+	api_row_add_text(&row, queue->name);
+	for (int i = 0; i < DEPTHS; i++)
+	{
+		api_row_add_or_null(&row, Int64GetDatum(status->depths[i]), !known);
+		letters += dead->depths[i];
+	}
+	api_row_add_or_null(&row, Int64GetDatum(letters), !known);
+	api_row_add_or_null(&row,
+						Int32GetDatum(clock_seconds(status->oldest_free,
+													GetCurrentTimestamp())),
+						status->oldest_free == DT_NOEND);
+	api_row_add(&row, BoolGetDatum(queue->paused));
+	api_row_add_text(&row, counters.error);
+	api_row_add_or_null(&row, TimestampTzGetDatum(counters.error_at),
+						counters.error == NULL ||
+						counters.error_at == DT_NOBEGIN);
+	api_row_put(&row, fcinfo);
+}
+
+/*
+ * queue_depth(q text = NULL)
+ * returns table (queue text, free bigint, claimed bigint, delayed bigint,
+ *				  dead_letters bigint, oldest_age int, paused boolean,
+ *				  last_error text, last_error_at timestamptz)
+ *
+ * One row for queue q, or for each queue of the session's project that the
+ * caller may claim from, by name: its messages and those in its dead letter
+ * queue, as they are counted where they change, at most two seconds late; the
+ * seconds since the push of the oldest free one (NULL: none was found); and the
+ * last error that was reported.  The numbers are NULL while they are not
+ * known: there is no background worker, or it has not counted the messages
+ * yet.
+ *
+ * Result: no row when the queue is unknown.
+ * Errors: 22023 name, 42501 q is given, and the caller may not claim from it.
+ */
+Datum
+sql_queue_depth(PG_FUNCTION_ARGS)
+{
+	const char *name = NULL;
+	QueueEntry	one;
+	QueueEntry *queues = &one;
+	QueueStatus *list;
+	Queue		queue;
+	bool		known;
+	int			n = 0;
+
+	InitMaterializedSRF(fcinfo, 0);
+	if (PG_ARGISNULL(0))
+		queues = queue_list_readable(&n);
+	else
+	{
+		name = arg_queue_name(fcinfo, 0, "q");
+		if (queue_open_or_notice(name, QUEUE_READ, &queue))
+		{
+			one.id = queue.id;
+			one.name = queue.name;
+			one.paused = queue.paused;
+			one.dead_id = queue.dead_id;
+			n = 1;
+		}
+	}
+	list = status_of_queues(queues, n, &known);
+	for (int i = 0; i < n; i++)
+		put_depth(fcinfo, &queues[i], &list[i], &list[n + i], known);
+	if (name != NULL)
+		api_check_left(fcinfo, name);
 	return (Datum) 0;
 }

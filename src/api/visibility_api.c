@@ -33,6 +33,7 @@
 #include "queue/registry.h"
 #include "stats/counters.h"
 #include "storage/lane.h"
+#include "storage/message.h"
 #include "util/args.h"
 #include "util/compat.h"
 
@@ -264,9 +265,9 @@ sql_visibility_list(PG_FUNCTION_ARGS)
 	MessageFilter filter = {
 		.first_id = PG_INT64_MIN,
 		.limit = INT_MAX,
+		.read_max = INT_MAX,
+		.states = PG_ARGISNULL(3) ? ALL_MESSAGE_STATES : STATE_FREE,
 		.own = true,
-		.claimed = PG_ARGISNULL(3),
-		.delayed = PG_ARGISNULL(3),
 		.body = PG_ARGISNULL(2) ? NULL : PG_GETARG_JSONB_P(2)
 	};
 	MessageResult result;
@@ -278,7 +279,7 @@ sql_visibility_list(PG_FUNCTION_ARGS)
 	result.no_bodies = !DatumGetBool(arg_required(fcinfo, 4, "bodies"));
 	open_queue(name, QUEUE_READ, &queue);
 	if (PG_ARGISNULL(1))
-		message_list(&queue, &filter, &result);
+		(void) message_list(&queue, &filter, &result);
 	else
 	{
 		Datum	   *ids;

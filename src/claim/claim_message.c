@@ -155,11 +155,7 @@ delete_messages_of_claim(const Queue *queue, Datum *ids, int n,
 	if (claim != NULL && n == 0 && !live && !claim_is_live(queue, claim))
 		claim_not_live();
 
-	/*
-	 * All functions on claims process messages in this order, so that two
-	 * sessions with the same messages do not deadlock.
-	 */
-	qsort(ids, n, sizeof(Datum), compare_message_ids);
+	claim_sort_ids(ids, n);
 	for (int i = 0; i < n; i++)
 		if ((i == 0 || ids[i] != ids[i - 1]) &&
 			delete_one_message(queue, DatumGetInt64(ids[i]), claim, result,
@@ -182,6 +178,16 @@ compare_message_ids(const void *a, const void *b)
 {
 	return message_id_compare(DatumGetInt64(*(const Datum *) a),
 							  DatumGetInt64(*(const Datum *) b));
+}
+
+/*
+ * Sort ids into the order in which all functions process messages, so that
+ * two sessions with the same messages do not deadlock.
+ */
+void
+claim_sort_ids(Datum *ids, int n)
+{
+	qsort(ids, n, sizeof(Datum), compare_message_ids);
 }
 
 /*

@@ -22,6 +22,7 @@ extern bool claim_delete_message(const Queue *queue, int64 id,
 								 const ClaimId *claim, Jsonb *result);
 extern int64 claim_delete_messages(const Queue *queue, Datum *ids, int n,
 								   const ClaimId *claim, bool live);
+extern void claim_sort_ids(Datum *ids, int n);
 
 extern TimestampTz claim_retry_message(const Queue *queue, int64 id,
 									   const ClaimId *claim,

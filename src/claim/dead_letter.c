@@ -24,6 +24,7 @@
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
@@ -80,6 +81,8 @@ static bool open_origin_queue(const Queue *dead, const char *name,
 							  TimestampTz died_at, Queue *origin);
 static bool send_letter_back(Redrive *redrive, ScanRow *row, TimestampTz now);
 static int	redrive_batch(Redrive *redrive, int limit);
+static bool redrive_one(Redrive *redrive, int64 id);
+static int64 redrive_all(Redrive *redrive, int limit);
 
 /* --- Moving messages to the dead letter queue --- */
 
@@ -268,10 +271,13 @@ get_dead_letter(const ScanRow *row, DeadLetter *letter)
 	return true;
 }
 
-/* Call the callback for the dead letters in a queue, at most limit. */
+/*
+ * Call the callback for the dead letters in a queue with ids from first_id on,
+ * at most limit.
+ */
 void
-dead_letter_list(const Queue *queue, int limit, DeadLetterCallback callback,
-				 void *arg)
+dead_letter_list(const Queue *queue, int64 first_id, int limit,
+				 DeadLetterCallback callback, void *arg)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
@@ -281,7 +287,7 @@ dead_letter_list(const Queue *queue, int limit, DeadLetterCallback callback,
 	ScanRow		row;
 
 	segment_push_snapshot();
-	scan = message_scan_begin_list(queue->id, PG_INT64_MIN, AccessShareLock);
+	scan = message_scan_begin_list(queue->id, first_id, AccessShareLock);
 	while (limit > 0 && message_scan_next(scan, &row))
 	{
 		MemoryContext old = MemoryContextSwitchTo(context);
@@ -409,29 +415,70 @@ redrive_batch(Redrive *redrive, int limit)
 	return n;
 }
 
-/*
- * Send up to limit dead letters of a queue, oldest first, to the queue that
- * target names, or if that is NULL, back to where each came from.  Returns
- * their number.
- */
-int64
-dead_letter_redrive(const Queue *queue, const char *target, int limit)
+/* Send the dead letter with this id back.  Returns false if it stays. */
+static bool
+redrive_one(Redrive *redrive, int64 id)
 {
-	Redrive		redrive = {
-		.dead = queue,
-		.target = target
-	};
+	MessageTable table;
+	ScanRow		row = {.table = &table};
+	bool		sent = false;
+
+	segment_push_snapshot();
+	if (message_find(redrive->dead->id, id, RowExclusiveLock, &table,
+					 &row.slot))
+	{
+		row.tuple = row_tuple(row.slot);
+		row.form = message_read(row.tuple);
+		sent = send_letter_back(redrive, &row, GetCurrentTimestamp());
+		ExecDropSingleTupleTableSlot(row.slot);
+		message_table_close(&table, true);
+	}
+	PopActiveSnapshot();
+	CommandCounterIncrement();
+	return sent;
+}
+
+/* Send up to limit dead letters back, oldest first.  Returns their number. */
+static int64
+redrive_all(Redrive *redrive, int limit)
+{
 	int64		total = 0;
 	int64		previous;
 
 	/* The target is another queue: the scan does not find what it sends. */
 	do
 	{
-		previous = redrive.marker;
-		total += redrive_batch(&redrive,
+		previous = redrive->marker;
+		total += redrive_batch(redrive,
 							   (int) Min(limit - total, REDRIVE_BATCH));
 		CommandCounterIncrement();
-	} while (total < limit && redrive.marker != previous);
+	} while (total < limit && redrive->marker != previous);
+	return total;
+}
+
+/*
+ * Send up to limit dead letters of a queue, these in their order, or if ids is
+ * NULL, any, oldest first, to the queue that target names, or if that is NULL,
+ * back to where each came from.  Returns their number.
+ */
+int64
+dead_letter_redrive(const Queue *queue, const char *target, int limit,
+					const Datum *ids, int n)
+{
+	Redrive		redrive = {
+		.dead = queue,
+		.target = target
+	};
+	int64		total = 0;
+
+	if (ids == NULL)
+		total = redrive_all(&redrive, limit);
+	for (int i = 0; i < n && total < limit; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (redrive_one(&redrive, DatumGetInt64(ids[i])))
+			total++;
+	}
 	if (redrive.ngone > 0)
 		ereport(NOTICE,
 				(errmsg_plural("%lld dead letter in queue \"%s\" was passed over",

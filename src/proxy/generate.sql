@@ -133,6 +133,11 @@ END$$),
              THEN (SELECT pg_catalog.array_agg(s.shard) FROM queue_proxy.servers() AS s)
              ELSE ARRAY[queue_proxy.shard($1, _settings[1])] END,
         _settings);$$),
+('queue_depth', $$    RETURN QUERY SELECT * FROM queue_proxy.queue_depth($1,
+        CASE WHEN $1 IS NULL
+             THEN (SELECT pg_catalog.array_agg(s.shard) FROM queue_proxy.servers() AS s)
+             ELSE ARRAY[queue_proxy.shard($1, _settings[1])] END,
+        _settings) AS d ORDER BY d.queue COLLATE pg_catalog."C";$$),
 ('job_schedules', $$    RETURN QUERY SELECT * FROM queue_proxy.job_schedules(
         (SELECT pg_catalog.array_agg(s.shard) FROM queue_proxy.servers() AS s),
         _settings);$$),
@@ -177,7 +182,7 @@ END$$);
 CREATE TEMP TABLE anywhere (name text PRIMARY KEY);
 INSERT INTO anywhere VALUES
 ('claim_get'), ('claim_messages'), ('job_errors'), ('job_list'), ('job_schedules'), ('job_stats'), ('message_get'),
-('message_result'), ('queue_finished'),
+('message_finished'), ('message_result'), ('queue_browse'), ('queue_depth'), ('queue_finished'),
 ('messages_get'), ('queue_dead_letters'), ('queue_dedup_key'), ('queue_exists'),
 ('queue_get'), ('queue_groups'), ('queue_is_empty'), ('queue_list'), ('queue_messages'),
 ('queue_push_once'), ('queue_ready'), ('queue_stats');

@@ -6,8 +6,8 @@
 -- What the servers' functions do since 2.0
 COMMENT ON FUNCTION @extschema@.queue_post(text, jsonb, text, text) IS
 'pushes an array of {"body", "ttl", "delay", "priority", "dedup_key", "group_key", "headers", "batch", "after", "after_success", "at", "dedup", "dedup_for"} (only body is required), all or nothing, and returns the ids in that order, NULL where one was dropped as a duplicate. If q is NULL, each object has a field "queue", too. Errors: as queue_push; 22004 a message without a queue. Source: Zaqar, post messages; MediaWiki, JobQueueGroup::push';
-COMMENT ON FUNCTION @extschema@.queue_redrive(text, text, integer, text, text) IS
-'moves up to limit (NULL: all) dead letters of queue q, oldest first, back to the queues that they came from or to target, as new messages with claim_count 0; returns their number. Passes over those whose origin is gone, and a NOTICE says how many: it was dropped, and queue.auto_create is off, or another role has created a queue of that name. Errors: 22023/22004 argument, 42704 unknown target with queue.auto_create off, 42501 no right to claim from q or to push to where they are sent. Source: Amazon SQS, redrive';
+COMMENT ON FUNCTION @extschema@.queue_stats(text, text, text) IS
+'exact counts of the messages of queue q, and its oldest and newest one (ages in seconds); an unknown queue counts 0. Takes time in proportion to the queue. Errors: 22023/22004 name, 42501 no privilege on the queue. Source: Zaqar, get queue stats';
 COMMENT ON FUNCTION @extschema@.queue_step(text, text, bigint[], jsonb, jsonb, integer, integer, integer, text, text) IS
 'a worker''s cycle in one call, all or nothing: of the claim (NULL: none yet), deletes the messages in done (NULL: all that are not in failed), retries those in failed ([{"id", "error", "delay", "bury"}, ...], only id, a number or a string, is required; true in bury makes it a dead letter) and gives the rest back; pushes the messages in push (as queue_post; without a field queue, to q); and claims the next as queue_claim; a limit of 0 claims nothing. Errors: QU001 the claim is not live, QU002 a message is not in it, QU004 one was canceled, 22023/22004 argument, among them a message that is named twice, 42501, those of queue_push, and with bury of message_bury. Source: claim_next';
 
@@ -46,7 +46,19 @@ FROM (VALUES
     ('queue_proxy.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, integer, text[])',
      'queue_proxy.queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer, integer, text[])'),
     ('@extschema@.topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, text, text)',
-     '@extschema@.topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, timestamp with time zone, text, text)')) AS f (old, new)
+     '@extschema@.topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, timestamp with time zone, text, text)'),
+    ('@extschema@.queue_dead_letters(text, integer, text, text)',
+     '@extschema@.queue_dead_letters(text, integer, bigint, text, text)'),
+    ('queue_proxy.queue_dead_letters(text, integer, integer, text[])',
+     'queue_proxy.queue_dead_letters(text, integer, bigint, integer, text[])'),
+    ('@extschema@.queue_redrive(text, text, integer, text, text)',
+     '@extschema@.queue_redrive(text, text, integer, bigint[], text, text)'),
+    ('queue_proxy.queue_redrive(text, text, integer, integer, text[])',
+     'queue_proxy.queue_redrive(text, text, integer, bigint[], integer, text[])'),
+    ('@extschema@.job_errors(text, integer, text, text)',
+     '@extschema@.job_errors(text, integer, timestamp with time zone, text, text)'),
+    ('queue_proxy.job_errors(text, integer, integer, text[])',
+     'queue_proxy.job_errors(text, integer, timestamp with time zone, integer, text[])')) AS f (old, new)
      JOIN pg_catalog.pg_proc AS p
          ON p.oid OPERATOR(pg_catalog.=) f.old::regprocedure::oid;
 
@@ -370,6 +382,384 @@ COMMENT ON FUNCTION @extschema@.topic_publish(text, jsonb, jsonb, integer, integ
 'raises an error, 0A000: it cannot be called through a router';
 REVOKE ALL ON FUNCTION @extschema@.topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, timestamp with time zone, text, text) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, timestamp with time zone, text, text)
+    TO queue_producer, queue_consumer, queue_admin;
+
+DROP FUNCTION @extschema@.queue_dead_letters(text, integer, text, text);
+DROP FUNCTION queue_proxy.queue_dead_letters(text, integer, integer, text[]);
+CREATE FUNCTION queue_proxy.queue_dead_letters(text, integer, bigint, integer, text[])
+RETURNS TABLE(id bigint, body jsonb, origin_queue text, origin_id bigint, reason text, last_error text, claim_count integer, died_at timestamp with time zone)
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE ROWS 10
+AS $$
+CLUSTER '';
+RUN ON $4;
+SELECT f.* FROM @extschema@.queue_dead_letters(
+    CASE WHEN queue_router.call_settings($5) THEN $1 END, $2, $3) AS f;
+$$;
+
+CREATE FUNCTION @extschema@.queue_dead_letters(
+    q text,
+    "limit" integer DEFAULT 10,
+    marker bigint DEFAULT NULL::bigint,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS TABLE(id bigint, body jsonb, origin_queue text, origin_id bigint, reason text, last_error text, claim_count integer, died_at timestamp with time zone)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 10
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($4, $5);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    RETURN QUERY SELECT * FROM queue_proxy.queue_dead_letters($1, $2, $3,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.queue_dead_letters(text, integer, bigint, text, text) IS
+'dead letters in queue q, oldest first, after marker (an id), at most limit (1 to 10000) of them: where each came from and why. Errors: 22023/22004 argument, 42501. Source: Zaqar, dead letter queue';
+REVOKE ALL ON FUNCTION @extschema@.queue_dead_letters(text, integer, bigint, text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.queue_dead_letters(text, integer, bigint, text, text)
+    TO queue_producer, queue_consumer, queue_admin;
+REVOKE ALL ON FUNCTION queue_proxy.queue_dead_letters(text, integer, bigint, integer, text[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_proxy.queue_dead_letters(text, integer, bigint, integer, text[])
+    TO queue_producer, queue_consumer, queue_admin;
+
+DROP FUNCTION @extschema@.queue_redrive(text, text, integer, text, text);
+DROP FUNCTION queue_proxy.queue_redrive(text, text, integer, integer, text[]);
+CREATE FUNCTION queue_proxy.queue_redrive(text, text, integer, bigint[], integer, text[])
+RETURNS bigint
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
+AS $$
+CLUSTER '';
+RUN ON $5;
+SELECT @extschema@.queue_redrive(
+    CASE WHEN queue_router.call_settings($6) THEN $1 END, $2, $3, $4) AS r;
+$$;
+
+CREATE FUNCTION @extschema@.queue_redrive(
+    q text,
+    target text DEFAULT NULL::text,
+    "limit" integer DEFAULT NULL::integer,
+    ids bigint[] DEFAULT NULL::bigint[],
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($5, $6);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        PERFORM queue_proxy.refuse_transaction('queue_redrive');
+    END IF;
+    RETURN queue_proxy.queue_redrive($1, $2, $3, $4,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.queue_redrive(text, text, integer, bigint[], text, text) IS
+'moves up to limit (NULL: all) dead letters of queue q, oldest first, or those with these ids in that order, back to the queues that they came from or to target, as new messages with claim_count 0; returns their number. Passes over those whose origin is gone, and a NOTICE says how many: it was dropped, and queue.auto_create is off, or another role has created a queue of that name. Errors: 22023/22004 argument, 42704 unknown target with queue.auto_create off, 42501 no right to claim from q or to push to where they are sent. Source: Amazon SQS, redrive';
+REVOKE ALL ON FUNCTION @extschema@.queue_redrive(text, text, integer, bigint[], text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.queue_redrive(text, text, integer, bigint[], text, text)
+    TO queue_producer, queue_consumer, queue_admin;
+REVOKE ALL ON FUNCTION queue_proxy.queue_redrive(text, text, integer, bigint[], integer, text[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_proxy.queue_redrive(text, text, integer, bigint[], integer, text[])
+    TO queue_producer, queue_consumer, queue_admin;
+
+DROP FUNCTION @extschema@.job_errors(text, integer, text, text);
+DROP FUNCTION queue_proxy.job_errors(text, integer, integer, text[]);
+CREATE FUNCTION queue_proxy.job_errors(text, integer, timestamp with time zone, integer, text[])
+RETURNS TABLE(message_id bigint, attempt integer, at timestamp with time zone, error text)
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE ROWS 100
+AS $$
+CLUSTER '';
+RUN ON $4;
+SELECT f.* FROM @extschema@.job_errors(
+    CASE WHEN queue_router.call_settings($5) THEN $1 END, $2, $3) AS f;
+$$;
+
+CREATE FUNCTION @extschema@.job_errors(
+    q text,
+    "limit" integer DEFAULT 100,
+    marker timestamp with time zone DEFAULT NULL::timestamp with time zone,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS TABLE(message_id bigint, attempt integer, at timestamp with time zone, error text)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 100
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($4, $5);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    RETURN QUERY SELECT * FROM queue_proxy.job_errors($1, $2, $3,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.job_errors(text, integer, timestamp with time zone, text, text) IS
+'the attempts at messages of queue q that have failed with an error in the last _keep_finished seconds, the latest first: those before marker (a time; NULL: all), at most limit (1 to 10000). No row without _keep_finished. Errors: 22023/22004 argument, 42501 neither owner nor admin of q. Source: Oban, the errors of a job';
+REVOKE ALL ON FUNCTION @extschema@.job_errors(text, integer, timestamp with time zone, text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.job_errors(text, integer, timestamp with time zone, text, text)
+    TO queue_producer, queue_consumer, queue_admin;
+REVOKE ALL ON FUNCTION queue_proxy.job_errors(text, integer, timestamp with time zone, integer, text[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_proxy.job_errors(text, integer, timestamp with time zone, integer, text[])
+    TO queue_producer, queue_consumer, queue_admin;
+
+--
+-- New functions
+--
+CREATE FUNCTION queue_proxy.queue_browse(text, text, jsonb, bigint, integer, integer, text[])
+RETURNS TABLE(id bigint, state text, body jsonb, headers jsonb, priority integer, group_key text, dedup_key text, batch bigint, after bigint, claim_count integer, created_at timestamp with time zone, due_at timestamp with time zone, claimed_until timestamp with time zone, expires_at timestamp with time zone, last_error text)
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE ROWS 100
+AS $$
+CLUSTER '';
+RUN ON $6;
+SELECT f.* FROM @extschema@.queue_browse(
+    CASE WHEN queue_router.call_settings($7) THEN $1 END, $2, $3, $4, $5) AS f;
+$$;
+
+CREATE FUNCTION queue_proxy.queue_browse_call(text, text, jsonb, bigint, integer, text, text)
+RETURNS TABLE(id bigint, state text, body jsonb, headers jsonb, priority integer, group_key text, dedup_key text, batch bigint, after bigint, claim_count integer, created_at timestamp with time zone, due_at timestamp with time zone, claimed_until timestamp with time zone, expires_at timestamp with time zone, last_error text)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 100
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($6, $7);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    RETURN QUERY SELECT * FROM queue_proxy.queue_browse($1, $2, $3, $4, $5,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+
+CREATE FUNCTION @extschema@.queue_browse(
+    q text,
+    state text DEFAULT NULL::text,
+    filter jsonb DEFAULT NULL::jsonb,
+    marker bigint DEFAULT NULL::bigint,
+    "limit" integer DEFAULT 100,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS TABLE(id bigint, state text, body jsonb, headers jsonb, priority integer, group_key text, dedup_key text, batch bigint, after bigint, claim_count integer, created_at timestamp with time zone, due_at timestamp with time zone, claimed_until timestamp with time zone, expires_at timestamp with time zone, last_error text)
+LANGUAGE sql VOLATILE PARALLEL UNSAFE ROWS 100
+AS $$
+SELECT * FROM queue_proxy.queue_browse_call($1, $2, $3, $4, $5, $6, $7)
+$$;
+COMMENT ON FUNCTION @extschema@.queue_browse(text, text, jsonb, bigint, integer, text, text) IS
+'messages of queue q by id, after marker, at most limit (1 to 10000): those that are free, claimed, delayed, waiting (for a batch) or canceled (while a claim holds them), as state says (NULL: any), and whose bodies contain filter. dedup_key: its digest. due_at: of a delayed one; expires_at: if it stays as it is. One that waits has no times. A call reads at most 10,000 messages; if there are more, the last row has only the id to continue from, as marker. Errors: 22023/22004 argument, 42501 no right to claim';
+REVOKE ALL ON FUNCTION queue_proxy.queue_browse(text, text, jsonb, bigint, integer, integer, text[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_proxy.queue_browse(text, text, jsonb, bigint, integer, integer, text[])
+    TO queue_producer, queue_consumer, queue_admin;
+REVOKE ALL ON FUNCTION queue_proxy.queue_browse_call(text, text, jsonb, bigint, integer, text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_proxy.queue_browse_call(text, text, jsonb, bigint, integer, text, text)
+    TO queue_producer, queue_consumer, queue_admin;
+REVOKE ALL ON FUNCTION @extschema@.queue_browse(text, text, jsonb, bigint, integer, text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.queue_browse(text, text, jsonb, bigint, integer, text, text)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION queue_proxy.queue_depth(text, integer[], text[])
+RETURNS TABLE(queue text, free bigint, claimed bigint, delayed bigint, dead_letters bigint, oldest_age integer, paused boolean, last_error text, last_error_at timestamp with time zone)
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE ROWS 100
+AS $$
+CLUSTER '';
+RUN ON pg_catalog.unnest($2);
+SELECT f.* FROM @extschema@.queue_depth(
+    CASE WHEN queue_router.call_settings($3) THEN $1 END) AS f;
+$$;
+
+CREATE FUNCTION @extschema@.queue_depth(
+    q text DEFAULT NULL::text,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS TABLE(queue text, free bigint, claimed bigint, delayed bigint, dead_letters bigint, oldest_age integer, paused boolean, last_error text, last_error_at timestamp with time zone)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 100
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($2, $3);
+    _shard integer;
+    _answered boolean := false;
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    RETURN QUERY SELECT * FROM queue_proxy.queue_depth($1,
+        CASE WHEN $1 IS NULL
+             THEN (SELECT pg_catalog.array_agg(s.shard) FROM queue_proxy.servers() AS s)
+             ELSE ARRAY[queue_proxy.shard($1, _settings[1])] END,
+        _settings) AS d ORDER BY d.queue COLLATE pg_catalog."C";
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.queue_depth(text, text, text) IS
+'a row for queue q, or (NULL) for each queue of the session''s project that the caller may claim from, by name: its messages and those in its dead letter queue, counted as they change and at most two seconds late, NULL while they are not known; the age in seconds of the oldest free one, NULL if none is found; whether it is paused; and the last error that was reported. Errors: 22023 argument, 42501 no right to claim from q';
+REVOKE ALL ON FUNCTION queue_proxy.queue_depth(text, integer[], text[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_proxy.queue_depth(text, integer[], text[])
+    TO queue_producer, queue_consumer, queue_admin;
+REVOKE ALL ON FUNCTION @extschema@.queue_depth(text, text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.queue_depth(text, text, text)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION queue_proxy.messages_run_now(text, bigint[], integer, text[])
+RETURNS bigint
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
+AS $$
+CLUSTER '';
+RUN ON $3;
+SELECT @extschema@.messages_run_now(
+    CASE WHEN queue_router.call_settings($4) THEN $1 END, $2) AS r;
+$$;
+
+CREATE FUNCTION @extschema@.messages_run_now(
+    q text,
+    ids bigint[],
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($3, $4);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        PERFORM queue_proxy.refuse_transaction('messages_run_now');
+    END IF;
+    RETURN queue_proxy.messages_run_now($1, $2,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.messages_run_now(text, bigint[], text, text) IS
+'makes these messages free, those that are delayed, and returns how many there were. Errors: 22023/22004 argument, 42501 no right to claim. Source: Sidekiq, add to queue; Oban, retry now';
+REVOKE ALL ON FUNCTION queue_proxy.messages_run_now(text, bigint[], integer, text[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_proxy.messages_run_now(text, bigint[], integer, text[])
+    TO queue_producer, queue_consumer, queue_admin;
+REVOKE ALL ON FUNCTION @extschema@.messages_run_now(text, bigint[], text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.messages_run_now(text, bigint[], text, text)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION queue_proxy.messages_bury(text, bigint[], text, integer, text[])
+RETURNS bigint
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE
+AS $$
+CLUSTER '';
+RUN ON $4;
+SELECT @extschema@.messages_bury(
+    CASE WHEN queue_router.call_settings($5) THEN $1 END, $2, $3) AS r;
+$$;
+
+CREATE FUNCTION @extschema@.messages_bury(
+    q text,
+    ids bigint[],
+    error text,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS bigint
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($4, $5);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    IF pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL THEN
+        PERFORM queue_proxy.refuse_transaction('messages_bury');
+    END IF;
+    RETURN queue_proxy.messages_bury($1, $2, $3,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+COMMENT ON FUNCTION @extschema@.messages_bury(text, bigint[], text, text, text) IS
+'makes these messages dead letters, those that are free or delayed, and returns how many there were; error is stored with them, NULL keeps the last one. Errors: 22023/22004 argument, 42501 no right to claim, or the dead letter queue does not accept them, 55P03 it is locked. Source: Sidekiq, kill';
+REVOKE ALL ON FUNCTION queue_proxy.messages_bury(text, bigint[], text, integer, text[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_proxy.messages_bury(text, bigint[], text, integer, text[])
+    TO queue_producer, queue_consumer, queue_admin;
+REVOKE ALL ON FUNCTION @extschema@.messages_bury(text, bigint[], text, text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.messages_bury(text, bigint[], text, text, text)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION queue_proxy.message_finished(text, bigint, integer, text[])
+RETURNS TABLE(id bigint, queue text, group_key text, batch bigint, outcome text, pushed_at timestamp with time zone, finished_at timestamp with time zone, attempts integer, result jsonb, error text, body jsonb)
+LANGUAGE plproxy VOLATILE PARALLEL UNSAFE ROWS 1
+AS $$
+CLUSTER '';
+RUN ON $3;
+SELECT f.* FROM @extschema@.message_finished(
+    CASE WHEN queue_router.call_settings($4) THEN $1 END, $2) AS f;
+$$;
+
+CREATE FUNCTION queue_proxy.message_finished_call(text, bigint, text, text)
+RETURNS TABLE(id bigint, queue text, group_key text, batch bigint, outcome text, pushed_at timestamp with time zone, finished_at timestamp with time zone, attempts integer, result jsonb, error text, body jsonb)
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE ROWS 1
+AS $$
+DECLARE
+    _settings pg_catalog.text[] := queue_proxy.settings($3, $4);
+    _message pg_catalog.text;
+    _detail pg_catalog.text;
+    _hint pg_catalog.text;
+BEGIN
+    RETURN QUERY SELECT * FROM queue_proxy.message_finished($1, $2,
+        queue_proxy.shard($1, _settings[1]), _settings);
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+    GET STACKED DIAGNOSTICS _message = MESSAGE_TEXT,
+        _detail = PG_EXCEPTION_DETAIL, _hint = PG_EXCEPTION_HINT;
+    PERFORM queue_proxy.reraise(SQLSTATE, _message, _detail, _hint);
+END
+$$;
+
+CREATE FUNCTION @extschema@.message_finished(
+    q text,
+    id bigint,
+    project text DEFAULT NULL,
+    client_id text DEFAULT NULL)
+RETURNS TABLE(id bigint, queue text, group_key text, batch bigint, outcome text, pushed_at timestamp with time zone, finished_at timestamp with time zone, attempts integer, result jsonb, error text, body jsonb)
+LANGUAGE sql VOLATILE PARALLEL UNSAFE ROWS 1
+AS $$
+SELECT * FROM queue_proxy.message_finished_call($1, $2, $3, $4)
+$$;
+COMMENT ON FUNCTION @extschema@.message_finished(text, bigint, text, text) IS
+'what became of a message: its row of queue_finished; no row if it is not in the history. Errors: 22023/22004 argument, 42501 as queue_finished. Source: Oban, jobs that are kept';
+REVOKE ALL ON FUNCTION queue_proxy.message_finished(text, bigint, integer, text[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_proxy.message_finished(text, bigint, integer, text[])
+    TO queue_producer, queue_consumer, queue_admin;
+REVOKE ALL ON FUNCTION queue_proxy.message_finished_call(text, bigint, text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_proxy.message_finished_call(text, bigint, text, text)
+    TO queue_producer, queue_consumer, queue_admin;
+REVOKE ALL ON FUNCTION @extschema@.message_finished(text, bigint, text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION @extschema@.message_finished(text, bigint, text, text)
     TO queue_producer, queue_consumer, queue_admin;
 
 --

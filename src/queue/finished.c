@@ -357,12 +357,13 @@ compare_finished_at(const void *a, const void *b)
 }
 
 /*
- * Call the callback for the attempts of a queue that have failed, the latest
- * first, at most limit.  Reads all of them that the history has.
+ * Call the callback for the attempts of a queue that have failed before that
+ * time, the latest first, at most limit.  Reads all of them that the history
+ * has.
  */
 void
-finished_errors(const Queue *queue, int limit, FinishedCallback callback,
-				void *arg)
+finished_errors(const Queue *queue, TimestampTz before, int limit,
+				FinishedCallback callback, void *arg)
 {
 	FinishedScan scan;
 	Finished   *rows;
@@ -377,7 +378,8 @@ finished_errors(const Queue *queue, int limit, FinishedCallback callback,
 		Datum	   *error = &rows[n].values[Anum_finished_error - 1];
 
 		/* No function writes such a row without an error. */
-		if (rows[n].isnull[Anum_finished_error - 1])
+		if (rows[n].isnull[Anum_finished_error - 1] ||
+			rows[n].finished_at >= before)
 			continue;
 		*error = datumCopy(*error, false, -1);
 		if (++n < 2 * limit)

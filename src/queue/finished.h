@@ -11,6 +11,7 @@
 #define QUEUE_FINISHED_H
 
 #include "access/htup.h"
+#include "datatype/timestamp.h"
 #include "utils/jsonb.h"
 
 #include "catalog/message_table.h"
@@ -47,7 +48,7 @@ extern bool finished_open(const char *name, Queue *queue);
 extern bool finished_fetch(const Queue *queue, int64 id, Finished *row);
 extern void finished_list(const Queue *queue, int64 marker, int limit,
 						  int outcome, FinishedCallback callback, void *arg);
-extern void finished_errors(const Queue *queue, int limit,
+extern void finished_errors(const Queue *queue, TimestampTz before, int limit,
 							FinishedCallback callback, void *arg);
 
 /*

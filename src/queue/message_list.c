@@ -16,6 +16,7 @@
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
@@ -32,7 +33,7 @@
 #include "util/settings.h"
 
 static bool row_is_own(const ScanRow *row);
-static bool row_is_delayed(const ScanRow *row, TimestampTz now);
+static MessageState row_state(const ScanRow *row, TimestampTz now);
 static void add_found(const Queue *queue, MessageTable *table,
 					  TupleTableSlot *slot, TimestampTz now,
 					  MessageResult *result);
@@ -54,24 +55,27 @@ row_is_own(const ScanRow *row)
 		strcmp(TextDatumGetCString(client_id), setting_client_id) == 0;
 }
 
-/* Returns whether the message is delayed and not due yet. */
-static bool
-row_is_delayed(const ScanRow *row, TimestampTz now)
+static MessageState
+row_state(const ScanRow *row, TimestampTz now)
 {
-	bool		isnull;
-
-	return segment_is_delayed(row->table->segment) &&
-		DatumGetTimestampTz(slot_getattr(row->slot, Anum_message_due_at,
-										 &isnull)) > now;
+	return message_state(RelationGetDescr(row->table->heap), row->tuple,
+						 &row->form, now);
 }
 
-/* Add the messages that pass the filter to the result, ordered by id. */
-void
+/*
+ * Add the messages that pass the filter to the result, ordered by id.  Returns
+ * the id of the last message that was read, if there are others after so many;
+ * otherwise 0.
+ */
+int64
 message_list(const Queue *queue, const MessageFilter *filter,
 			 MessageResult *result)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	int			left = filter->limit;
+	int			nread = 0;
+	int64		last = 0;
+	bool		cut = false;
 	MemoryContext context = NULL;
 	MessageScan *scan;
 	ScanRow		row;
@@ -83,9 +87,14 @@ message_list(const Queue *queue, const MessageFilter *filter,
 	scan = message_scan_begin_list(queue->id, filter->first_id,
 								   AccessShareLock);
 	while (left > 0 && message_scan_next(scan, &row))
+	{
+		CHECK_FOR_INTERRUPTS();
+		cut = nread++ == filter->read_max;
+		if (cut)
+			break;
+		last = row.form.id;
 		if (!message_is_expired(&row.form, now) &&
-			(filter->claimed || !message_is_claimed(&row.form, now)) &&
-			(filter->delayed || !row_is_delayed(&row, now)) &&
+			(filter->states & row_state(&row, now)) != 0 &&
 			(filter->own || !row_is_own(&row)) &&
 			(filter->body == NULL ||
 			 message_row_contains(RelationGetDescr(row.table->heap),
@@ -96,10 +105,12 @@ message_list(const Queue *queue, const MessageFilter *filter,
 							   now);
 			left--;
 		}
+	}
 	message_scan_end(scan);
 	PopActiveSnapshot();
 	if (context != NULL)
 		MemoryContextDelete(context);
+	return cut ? last : 0;
 }
 
 /* Add a message that was found to the result, and close what is open. */
@@ -154,12 +165,20 @@ message_list_number(const Queue *queue, int64 number, int priority,
 void
 message_list_add(StateCounts *counts, const ScanRow *row, TimestampTz now)
 {
-	if (message_is_claimed(&row->form, now))
-		counts->claimed++;
-	else if (row_is_delayed(row, now))
-		counts->delayed++;
-	else
-		counts->free++;
+	switch (row_state(row, now))
+	{
+		case STATE_FREE:
+			counts->free++;
+			break;
+		case STATE_CLAIMED:
+		case STATE_CANCELED:
+			counts->claimed++;
+			break;
+		case STATE_DELAYED:
+		case STATE_WAITING:
+			counts->delayed++;
+			break;
+	}
 }
 
 /* Count the messages of a queue; reads all of them. */

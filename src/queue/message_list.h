@@ -22,9 +22,9 @@ typedef struct MessageFilter
 {
 	int64		first_id;		/* this one and those after it */
 	int			limit;
+	int			read_max;		/* messages that are read */
+	int			states;			/* those in one of these MessageStates */
 	bool		own;			/* also those of this session's client id */
-	bool		claimed;		/* also those under a live claim */
-	bool		delayed;		/* also those that are not due yet */
 	Jsonb	   *body;			/* only those whose body contains this; NULL
 								 * for all */
 } MessageFilter;
@@ -47,8 +47,8 @@ typedef struct MessageCounts
 	MessageForm newest;			/* highest id; likewise */
 } MessageCounts;
 
-extern void message_list(const Queue *queue, const MessageFilter *filter,
-						 MessageResult *result);
+extern int64 message_list(const Queue *queue, const MessageFilter *filter,
+						  MessageResult *result);
 extern void message_list_one(const Queue *queue, int64 id,
 							 MessageResult *result);
 extern void message_list_number(const Queue *queue, int64 number,

@@ -314,6 +314,10 @@ queue_all(const char *project, QueueFilter filter, void *arg, int *n)
 		queues[*n].id = queue_table_id(rel, tuple, Anum_queue_id);
 		queues[*n].name =
 			TextDatumGetCString(row_getattr(rel, tuple, Anum_queue_name));
+		queues[*n].paused =
+			DatumGetBool(row_getattr(rel, tuple, Anum_queue_paused));
+		queues[*n].dead_id = queue_table_id(rel, tuple,
+											Anum_queue_dead_queue_id);
 		(*n)++;
 	}
 	row_scan_end(&scan);

@@ -72,6 +72,8 @@ typedef struct QueueEntry
 {
 	int32		id;
 	char	   *name;
+	bool		paused;
+	int32		dead_id;		/* its dead letter queue, or 0 */
 } QueueEntry;
 
 /* Returns whether this row of the table is to be in a list. */

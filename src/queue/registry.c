@@ -89,6 +89,7 @@ static bool row_is_claimable(Relation rel, HeapTuple tuple,
 							 const char *of_project, char *project,
 							 char *name, QueueAcl *acl);
 static bool is_claimable_here(Relation rel, HeapTuple tuple, void *arg);
+static bool is_readable_here(Relation rel, HeapTuple tuple, void *arg);
 static QueueResult read_claimable(int32 id, const char *of_project,
 								  char *project, char *name, Queue *queue);
 static bool cached_is_claimable(int32 id, const char *of_project,
@@ -488,6 +489,28 @@ QueueEntry *
 queue_list_claimable(int *n)
 {
 	return queue_all(setting_project, is_claimable_here, NULL, n);
+}
+
+/* Filter of queue_all(), for the session's project */
+static bool
+is_readable_here(Relation rel, HeapTuple tuple, void *arg)
+{
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+	char		name[QUEUE_NAME_LENGTH + 1];
+	bool		paused;
+	QueueAcl	acl;
+
+	queue_table_names(rel, tuple, project, name, &paused);
+	acl_load(rel, tuple, true, &acl);
+	return acl_allows(&acl, GetUserId(), QUEUE_READ) &&
+		shard_is_local(project, name);
+}
+
+/* As queue_list_claimable(), with those that are paused. */
+QueueEntry *
+queue_list_readable(int *n)
+{
+	return queue_all(setting_project, is_readable_here, NULL, n);
 }
 
 /*

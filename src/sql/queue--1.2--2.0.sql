@@ -286,8 +286,8 @@ COMMENT ON TRIGGER handler_loaded ON queue_data.handler IS
 --
 COMMENT ON FUNCTION queue_post(text, jsonb) IS
 'pushes an array of {"body", "ttl", "delay", "priority", "dedup_key", "group_key", "headers", "batch", "after", "after_success", "at", "dedup", "dedup_for"} (only body is required), all or nothing, and returns the ids in that order, NULL where one was dropped as a duplicate. If q is NULL, each object has a field "queue", too. Errors: as queue_push; 22004 a message without a queue. Source: Zaqar, post messages; MediaWiki, JobQueueGroup::push';
-COMMENT ON FUNCTION queue_redrive(text, text, integer) IS
-'moves up to limit (NULL: all) dead letters of queue q, oldest first, back to the queues that they came from or to target, as new messages with claim_count 0; returns their number. Passes over those whose origin is gone, and a NOTICE says how many: it was dropped, and queue.auto_create is off, or another role has created a queue of that name. Errors: 22023/22004 argument, 42704 unknown target with queue.auto_create off, 42501 no right to claim from q or to push to where they are sent. Source: Amazon SQS, redrive';
+COMMENT ON FUNCTION queue_stats(text) IS
+'exact counts of the messages of queue q, and its oldest and newest one (ages in seconds); an unknown queue counts 0. Takes time in proportion to the queue. Errors: 22023/22004 name, 42501 no privilege on the queue. Source: Zaqar, get queue stats';
 COMMENT ON FUNCTION queue_step(text, text, bigint[], jsonb, jsonb, integer, integer, integer) IS
 'a worker''s cycle in one call, all or nothing: of the claim (NULL: none yet), deletes the messages in done (NULL: all that are not in failed), retries those in failed ([{"id", "error", "delay", "bury"}, ...], only id, a number or a string, is required; true in bury makes it a dead letter) and gives the rest back; pushes the messages in push (as queue_post; without a field queue, to q); and claims the next as queue_claim; a limit of 0 claims nothing. Errors: QU001 the claim is not live, QU002 a message is not in it, QU004 one was canceled, 22023/22004 argument, among them a message that is named twice, 42501, those of queue_push, and with bury of message_bury. Source: claim_next';
 
@@ -318,7 +318,10 @@ FROM (VALUES
     ('queue_push_lazy(text, jsonb, integer, integer, integer, text, text, jsonb)',
      'queue_push_lazy(text, jsonb, integer, integer, integer, text, text, jsonb, timestamp with time zone, text, integer)'),
     ('topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text)',
-     'topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, timestamp with time zone)')) AS f (old, new)
+     'topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, timestamp with time zone)'),
+    ('queue_dead_letters(text, integer)', 'queue_dead_letters(text, integer, bigint)'),
+    ('queue_redrive(text, text, integer)', 'queue_redrive(text, text, integer, bigint[])'),
+    ('job_errors(text, integer)', 'job_errors(text, integer, timestamp with time zone)')) AS f (old, new)
      JOIN pg_catalog.pg_proc AS p
          ON p.oid OPERATOR(pg_catalog.=) f.old::regprocedure::oid;
 
@@ -457,6 +460,113 @@ COMMENT ON FUNCTION topic_publish(text, jsonb, jsonb, integer, integer, integer,
 'pushes one message to each queue that is bound to the topic, whatever the caller''s privileges on the queue; returns how many have it now, also as a duplicate. Other arguments: as queue_push, for each queue. A queue that does not take the message (_max_messages_post_size, or it is being purged or dropped) is left out, and the server logs that. Errors: 22023/22004 argument, 54000 body too large, 42501 not a member of queue_producer. Source: AMQP, basic.publish';
 REVOKE ALL ON FUNCTION topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, timestamp with time zone) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, timestamp with time zone)
+    TO queue_producer, queue_consumer, queue_admin;
+
+DROP FUNCTION queue_dead_letters(text, integer);
+CREATE FUNCTION queue_dead_letters(q text, "limit" integer DEFAULT 10, marker bigint DEFAULT NULL)
+RETURNS TABLE (
+    id bigint, body jsonb, origin_queue text, origin_id bigint, reason text,
+    last_error text, claim_count integer, died_at timestamptz)
+AS 'MODULE_PATHNAME', 'sql_queue_dead_letters'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
+COMMENT ON FUNCTION queue_dead_letters(text, integer, bigint) IS
+'dead letters in queue q, oldest first, after marker (an id), at most limit (1 to 10000) of them: where each came from and why. Errors: 22023/22004 argument, 42501. Source: Zaqar, dead letter queue';
+REVOKE ALL ON FUNCTION queue_dead_letters(text, integer, bigint) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_dead_letters(text, integer, bigint)
+    TO queue_producer, queue_consumer, queue_admin;
+
+DROP FUNCTION queue_redrive(text, text, integer);
+CREATE FUNCTION queue_redrive(
+    q text,
+    target text DEFAULT NULL,
+    "limit" integer DEFAULT NULL,
+    ids bigint[] DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_queue_redrive'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_redrive(text, text, integer, bigint[]) IS
+'moves up to limit (NULL: all) dead letters of queue q, oldest first, or those with these ids in that order, back to the queues that they came from or to target, as new messages with claim_count 0; returns their number. Passes over those whose origin is gone, and a NOTICE says how many: it was dropped, and queue.auto_create is off, or another role has created a queue of that name. Errors: 22023/22004 argument, 42704 unknown target with queue.auto_create off, 42501 no right to claim from q or to push to where they are sent. Source: Amazon SQS, redrive';
+REVOKE ALL ON FUNCTION queue_redrive(text, text, integer, bigint[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_redrive(text, text, integer, bigint[])
+    TO queue_producer, queue_consumer, queue_admin;
+
+DROP FUNCTION job_errors(text, integer);
+CREATE FUNCTION job_errors(q text, "limit" integer DEFAULT 100, marker timestamptz DEFAULT NULL)
+RETURNS TABLE (message_id bigint, attempt integer, at timestamptz, error text)
+AS 'MODULE_PATHNAME', 'sql_job_errors'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
+COMMENT ON FUNCTION job_errors(text, integer, timestamptz) IS
+'the attempts at messages of queue q that have failed with an error in the last _keep_finished seconds, the latest first: those before marker (a time; NULL: all), at most limit (1 to 10000). No row without _keep_finished. Errors: 22023/22004 argument, 42501 neither owner nor admin of q. Source: Oban, the errors of a job';
+REVOKE ALL ON FUNCTION job_errors(text, integer, timestamptz) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION job_errors(text, integer, timestamptz)
+    TO queue_producer, queue_consumer, queue_admin;
+
+--
+-- For people, and pages
+--
+CREATE FUNCTION queue_browse(
+    q text,
+    state text DEFAULT NULL,
+    filter jsonb DEFAULT NULL,
+    marker bigint DEFAULT NULL,
+    "limit" integer DEFAULT 100)
+RETURNS TABLE (
+    id bigint, state text, body jsonb, headers jsonb, priority integer,
+    group_key text, dedup_key text, batch bigint, after bigint,
+    claim_count integer, created_at timestamptz, due_at timestamptz,
+    claimed_until timestamptz, expires_at timestamptz, last_error text)
+AS 'MODULE_PATHNAME', 'sql_queue_browse'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
+COMMENT ON FUNCTION queue_browse(text, text, jsonb, bigint, integer) IS
+'messages of queue q by id, after marker, at most limit (1 to 10000): those that are free, claimed, delayed, waiting (for a batch) or canceled (while a claim holds them), as state says (NULL: any), and whose bodies contain filter. dedup_key: its digest. due_at: of a delayed one; expires_at: if it stays as it is. One that waits has no times. A call reads at most 10,000 messages; if there are more, the last row has only the id to continue from, as marker. Errors: 22023/22004 argument, 42501 no right to claim';
+REVOKE ALL ON FUNCTION queue_browse(text, text, jsonb, bigint, integer) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_browse(text, text, jsonb, bigint, integer)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION queue_depth(q text DEFAULT NULL)
+RETURNS TABLE (
+    queue text, free bigint, claimed bigint, delayed bigint,
+    dead_letters bigint, oldest_age integer, paused boolean,
+    last_error text, last_error_at timestamptz)
+AS 'MODULE_PATHNAME', 'sql_queue_depth'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
+COMMENT ON FUNCTION queue_depth(text) IS
+'a row for queue q, or (NULL) for each queue of the session''s project that the caller may claim from, by name: its messages and those in its dead letter queue, counted as they change and at most two seconds late, NULL while they are not known; the age in seconds of the oldest free one, NULL if none is found; whether it is paused; and the last error that was reported. Errors: 22023 argument, 42501 no right to claim from q';
+REVOKE ALL ON FUNCTION queue_depth(text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_depth(text)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION messages_run_now(q text, ids bigint[])
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_messages_run_now'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION messages_run_now(text, bigint[]) IS
+'makes these messages free, those that are delayed, and returns how many there were. Errors: 22023/22004 argument, 42501 no right to claim. Source: Sidekiq, add to queue; Oban, retry now';
+REVOKE ALL ON FUNCTION messages_run_now(text, bigint[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION messages_run_now(text, bigint[])
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION messages_bury(q text, ids bigint[], error text)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_messages_bury'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION messages_bury(text, bigint[], text) IS
+'makes these messages dead letters, those that are free or delayed, and returns how many there were; error is stored with them, NULL keeps the last one. Errors: 22023/22004 argument, 42501 no right to claim, or the dead letter queue does not accept them, 55P03 it is locked. Source: Sidekiq, kill';
+REVOKE ALL ON FUNCTION messages_bury(text, bigint[], text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION messages_bury(text, bigint[], text)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE FUNCTION message_finished(q text, id bigint)
+RETURNS TABLE (
+    id bigint, queue text, group_key text, batch bigint, outcome text,
+    pushed_at timestamptz, finished_at timestamptz, attempts integer,
+    result jsonb, error text, body jsonb)
+AS 'MODULE_PATHNAME', 'sql_message_finished'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
+COMMENT ON FUNCTION message_finished(text, bigint) IS
+'what became of a message: its row of queue_finished; no row if it is not in the history. Errors: 22023/22004 argument, 42501 as queue_finished. Source: Oban, jobs that are kept';
+REVOKE ALL ON FUNCTION message_finished(text, bigint) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION message_finished(text, bigint)
     TO queue_producer, queue_consumer, queue_admin;
 
 --

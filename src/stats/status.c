@@ -151,3 +151,26 @@ status_read(int *n)
 		count_all_messages(list, *n);
 	return list;
 }
+
+/*
+ * Returns what is counted of these queues, and after them, of their dead
+ * letter queues: the depths and the oldest message, unless *known is set to
+ * false.  For those without a dead letter queue it returns zeros.
+ */
+QueueStatus *
+status_of_queues(const QueueEntry *queues, int n, bool *known)
+{
+	QueueStatus *list = palloc_extended(Max(2 * n, 1) * sizeof(QueueStatus),
+										MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
+
+	for (int i = 0; i < n; i++)
+	{
+		list[i].queue_id = queues[i].id;
+		list[i].oldest_free = DT_NOEND;
+		list[n + i].queue_id = queues[i].dead_id;
+	}
+	*known = read_known_depths(list, 2 * n);
+	if (*known)
+		find_oldest_messages(list, n);
+	return list;
+}

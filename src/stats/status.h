@@ -14,6 +14,7 @@
 
 #include "catalog/tables.h"
 #include "map/availability.h"
+#include "queue/queue_table.h"
 
 /* What is counted of a queue */
 typedef struct QueueStatus
@@ -26,5 +27,7 @@ typedef struct QueueStatus
 } QueueStatus;
 
 extern QueueStatus *status_read(int *n);
+extern QueueStatus *status_of_queues(const QueueEntry *queues, int n,
+									 bool *known);
 
 #endif							/* QUEUE_STATUS_H */

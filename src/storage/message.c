@@ -511,6 +511,45 @@ message_move(MessageTable *from, TupleTableSlot *slot, MessageTable *to,
 
 /* --- Reading --- */
 
+/* Returns the name of a state, or NULL if there is no such state. */
+const char *
+message_state_name(MessageState state)
+{
+	switch (state)
+	{
+		case STATE_FREE:
+			return "free";
+		case STATE_CLAIMED:
+			return "claimed";
+		case STATE_CANCELED:
+			return "canceled";
+		case STATE_DELAYED:
+			return "delayed";
+		case STATE_WAITING:
+			return "waiting";
+	}
+	return NULL;
+}
+
+/* Returns the state of a message that has not expired. */
+MessageState
+message_state(TupleDesc desc, HeapTuple tuple, const MessageForm *form,
+			  TimestampTz now)
+{
+	TimestampTz due_at;
+	bool		isnull;
+
+	if (message_is_claimed(form, now))
+		return form->is_canceled ? STATE_CANCELED : STATE_CLAIMED;
+	if (!form->is_delayed)
+		return STATE_FREE;
+	due_at = DatumGetTimestampTz(heap_getattr(tuple, Anum_message_due_at,
+											  desc, &isnull));
+	if (due_at <= now)
+		return STATE_FREE;
+	return due_at == DT_NOEND ? STATE_WAITING : STATE_DELAYED;
+}
+
 /* When a message in a table of delayed ones is due */
 TimestampTz
 message_due_at(MessageTable *table, HeapTuple tuple)

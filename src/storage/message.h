@@ -17,6 +17,18 @@
 #include "catalog/message_table.h"
 #include "catalog/tables.h"
 
+/* The states of messages; bits, so that a filter may name several */
+typedef enum MessageState
+{
+	STATE_FREE = 1,
+	STATE_CLAIMED = 2,			/* under a live claim */
+	STATE_CANCELED = 4,			/* so, and to be removed when that ends */
+	STATE_DELAYED = 8,			/* not due yet */
+	STATE_WAITING = 16			/* due when a batch has finished */
+} MessageState;
+
+#define ALL_MESSAGE_STATES	31
+
 /* A transaction of the worker moves about so many bytes of messages. */
 #define MESSAGE_MOVE_BYTES		(4 * 1024 * 1024)
 
@@ -49,6 +61,9 @@ message_is_expired(const MessageForm *form, TimestampTz now)
 }
 
 /* Reading */
+extern MessageState message_state(TupleDesc desc, HeapTuple tuple,
+								  const MessageForm *form, TimestampTz now);
+extern const char *message_state_name(MessageState state);
 extern TimestampTz message_due_at(MessageTable *table, HeapTuple tuple);
 extern bool message_exists(int32 queue_id, int64 id);
 extern bool message_find(int32 queue_id, int64 id, LOCKMODE lockmode,

@@ -81,9 +81,9 @@ sub write_file
 	return;
 }
 
-# A script of queue_proxy of version 1.2 with what the update to 2.0 changes, the
-# comments and the functions with further arguments, which is what generate makes of
-# the functions of 2.0.
+# A script of queue_proxy of version 1.2 with what the update to 2.0 changes: comments,
+# functions with further arguments, and new ones.  That is what generate makes of the
+# functions of 2.0.
 sub commented_anew
 {
 	my ($script) = @_;
@@ -91,15 +91,21 @@ sub commented_anew
 	my $result = slurp_file("$dir/$script");
 	my $update = slurp_file("$dir/queue_proxy--1.2--2.0.sql");
 
-	foreach my $name ($update =~ /^DROP FUNCTION \@extschema\@\.(\w+)\(/gm)
+	foreach my $name ($update =~ /^CREATE FUNCTION \@extschema\@\.(\w+)\(/gm)
 	{
-		my $function = qr/^CREATE [A-Z ]*FUNCTION (?:queue_proxy|\@extschema\@)\.$name\(.*?^COMMENT [^\n]*\n'.*?';\n/ms;
+		my $create = qr/CREATE [A-Z ]*(?:FUNCTION|PROCEDURE) /;
+		my $function = qr/^$create(?:queue_proxy|\@extschema\@)\.$name\(.*?^COMMENT [^\n]*\n'.*?';\n/ms;
 
 		$update =~ s/($function)// or die $name;
 		my $new = $1;
 		$new =~ s/^CREATE FUNCTION/CREATE OR REPLACE FUNCTION/gm
 		  if $result =~ /^CREATE OR REPLACE FUNCTION/m;
-		$result =~ s/$function/$new/ or die $name;
+		next if $result =~ s/$function/$new/;
+
+		# They are in the order of their names.
+		my ($next) = grep { $_ gt $name } $result =~ /^$create\@extschema\@\.(\w+)\(/gm;
+		$result =~ s/^(?=$create(?:queue_proxy|\@extschema\@)\.$next\()/$new\n/m
+		  or die $name;
 	}
 	my %new = $update =~
 	  /^(COMMENT ON FUNCTION [^\n]* IS\n)('.*?';\n)/gms;

@@ -44,7 +44,7 @@ sub use_server
 	return;
 }
 
-# A function that returns what is wrong in queue_status.  Numbers that are counted
+# A function that returns what is wrong in queue_status and queue_depth.  Numbers that are counted
 # must come without a scan of a table of messages; that sees all scans of the
 # session, so each call needs a new one.
 sub create_check
@@ -60,6 +60,13 @@ BEGIN
     INTO wrong
     FROM queue_data.queue_status AS s, queue_stats(s.name) AS t
     WHERE (s.ready, s.claimed, s.delayed) <> (t.free, t.claimed, t.delayed);
+    IF wrong IS NULL AND counted THEN
+        SELECT string_agg(format('%s: queue_depth', s.name), ', ') INTO wrong
+        FROM queue_data.queue_status AS s LEFT JOIN queue_depth() AS d ON d.queue = s.name
+        WHERE s.project = '' AND ((d.free, d.claimed, d.delayed, d.dead_letters)
+            IS DISTINCT FROM (s.ready, s.claimed, s.delayed, s.dead_letters)
+            OR (d.oldest_age IS NULL) <> (s.oldest_ready_age IS NULL));
+    END IF;
     IF wrong IS NULL AND counted THEN
         SELECT 'read: ' || string_agg(relname, ' ') INTO wrong
         FROM pg_stat_xact_user_tables

@@ -119,13 +119,15 @@ SELECT p.oid, format('%s returns %s %s', p.oid::regprocedure,
 	pg_get_function_result(p.oid), p.proacl) AS what
 FROM pg_proc AS p JOIN member ON objid = p.oid AND classid = 'pg_proc'::regclass
 WHERE proname NOT IN ('queue_push', 'queue_push_batch', 'queue_push_once',
-	'queue_push_lazy', 'topic_publish', 'claim_release', 'job_root')
+	'queue_push_lazy', 'topic_publish', 'claim_release', 'job_root',
+	'queue_dead_letters', 'queue_redrive', 'job_errors')
 UNION ALL
 -- These get further arguments in 1.2 or 2.0, which a call need not give.
 SELECT 0, format('%s returns %s %s', proname, pg_get_function_result(oid),
 	(SELECT string_agg(a::text, ' ' ORDER BY a::text) FROM unnest(proacl) AS a))
 FROM pg_proc WHERE proname IN ('queue_push', 'queue_push_batch', 'queue_push_once',
-	'queue_push_lazy', 'topic_publish', 'claim_release', 'job_root')
+	'queue_push_lazy', 'topic_publish', 'claim_release', 'job_root',
+	'queue_dead_letters', 'queue_redrive', 'job_errors')
 UNION ALL
 SELECT c.oid, format('%s %s', c.oid::regclass, c.relacl)
 FROM pg_class AS c JOIN member ON objid = c.oid AND classid = 'pg_class'::regclass

@@ -144,7 +144,18 @@ SELECT message_complete('a', 1, :'claim', '{"r": 1}'), message_complete('a', :m3
 SELECT message_result('a', 1), message_result('none', 1);
 SELECT outcome, result FROM queue_finished('a');
 SELECT queue_finished('a', outcome => 'x');
-SELECT * FROM job_errors('a');
+SELECT * FROM job_errors('a', marker => '-infinity');
+SELECT error FROM job_errors('a');
+SELECT outcome FROM message_finished('a', 1);
+SELECT body, state, claim_count, last_error FROM queue_browse('a');
+SELECT id > 0 FROM queue_browse('b', 'free', '1', 1, 1);
+SELECT queue_browse('a', 'x');
+SELECT queue, paused, last_error FROM queue_depth();
+SELECT queue, paused, last_error FROM queue_depth('a');
+SELECT queue_depth('none');
+SELECT queue_depth('a b');
+SELECT messages_run_now('a', '{1}'), messages_bury('none', '{1}', 'e');
+SELECT messages_run_now('a', '{NULL}');
 SELECT claim_complete('a', :'claim');
 SELECT count(*) FROM claim_next('b', NULL, 6000, 60, 1);
 SELECT claim_id AS claim FROM queue_messages('b', include_claimed => true) WHERE claim_id IS NOT NULL LIMIT 1 \gset
@@ -174,6 +185,8 @@ SELECT queue_push('d', '"dies"') > 0;
 SELECT claim_release('d', claim_id, failed => true) FROM queue_claim('d');
 SELECT body, origin_queue, reason, last_error, claim_count, died_at > now() - interval '1 hour' FROM queue_dead_letters('d.dead');
 SELECT queue_dead_letters('d.dead', 0);
+SELECT body FROM queue_dead_letters('d.dead', marker => 9223372036854775807);
+SELECT queue_redrive('d.dead', ids => '{1}');
 SELECT queue_redrive('d.dead'), queue_redrive('d.dead', 'd'), queue_redrive('none');
 SELECT queue_redrive('d.dead', NULL, 0);
 SELECT body FROM queue_messages('d');
@@ -243,8 +256,9 @@ foreach my $routine (@routines)
 		next;
 	}
 	like($cases, qr/\b$name\(/, "$name has a case");
-	# Without an argument it is no call that fails.
-	next unless $call =~ /NULL/;
+	# Without an argument it is no call that fails.  Neither is queue_depth of all
+	# queues; its cases leave out the numbers, which come later.
+	next if $call !~ /NULL/ || $name eq 'queue_depth';
 	$cases .= "$call;\n";
 	$cases .= $call =~ s/NULL::text(?!\[)/'a b'/r . ";\n" if $call =~ /\(NULL::text(?!\[)/;
 }
