@@ -283,5 +283,26 @@ SELECT queue_update('q', '{"_keep_finished": null}') IS NOT NULL AS updated;
 SELECT count(*) FROM queue_finished('q');
 SELECT count(*) FROM message_finished('q', :m);
 
+-- The errors of attempts are kept for a day without it.
+SELECT count(*) > 0 AS kept FROM job_errors('q');
+SELECT queue_push('plain', '1') AS m \gset
+DO $$
+BEGIN
+    FOR i IN 1 .. 12 LOOP
+        PERFORM message_retry('plain', id, claim_id, 'try ' || i, 0) FROM queue_claim('plain');
+    END LOOP;
+END
+$$;
+SELECT message_id = :m AS same, attempt, error FROM job_errors('plain', 3);
+SELECT count(*) FROM job_errors('plain');
+SELECT message_bury('plain', id, claim_id, 'no use') FROM queue_claim('plain');
+SELECT attempt, error FROM job_errors('plain', 1);
+SELECT count(*) FROM queue_finished('plain');
+UPDATE queue_data.finished_11 SET finished_at = finished_at - interval '25 hours';
+SELECT count(*) FROM job_errors('plain');
+-- for as long as _keep_finished says, if it is there
+SELECT queue_update('plain', '{"_keep_finished": 172800}') IS NOT NULL AS updated;
+SELECT count(*) FROM job_errors('plain');
+
 DROP EXTENSION queue CASCADE;
 DROP FUNCTION handle(jsonb);

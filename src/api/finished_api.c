@@ -207,11 +207,10 @@ put_error(const Finished *finished, void *arg)
  * returns table (message_id bigint, attempt int, at timestamptz, error text)
  *
  * The attempts at messages of the queue that have failed with an error in the
- * last _keep_finished seconds, of handlers as by message_retry and
- * message_bury, the latest first: those before marker (NULL: from the latest
- * on), at most limit (1 to 10000).
+ * last _keep_finished seconds, or without that in the last day, of handlers as
+ * by message_retry and message_bury, the latest first: those before marker
+ * (NULL: from the latest on), at most limit (1 to 10000).
  *
- * Result: no row where the metadata has no _keep_finished.
  * Errors: 22004 and 22023 arguments, 42501 neither owner nor admin of q.
  * Source: Oban, the errors of a job.
  */

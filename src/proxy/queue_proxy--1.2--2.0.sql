@@ -512,7 +512,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.job_errors(text, integer, timestamp with time zone, text, text) IS
-'the attempts at messages of queue q that have failed with an error in the last _keep_finished seconds, the latest first: those before marker (a time; NULL: all), at most limit (1 to 10000). No row without _keep_finished. Errors: 22023/22004 argument, 42501 neither owner nor admin of q. Source: Oban, the errors of a job';
+'the attempts at messages of queue q that have failed with an error in the last _keep_finished seconds, or without that in the last day, the latest first: those before marker (a time; NULL: all), at most limit (1 to 10000). Errors: 22023/22004 argument, 42501 neither owner nor admin of q. Source: Oban, the errors of a job';
 REVOKE ALL ON FUNCTION @extschema@.job_errors(text, integer, timestamp with time zone, text, text) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION @extschema@.job_errors(text, integer, timestamp with time zone, text, text)
     TO queue_producer, queue_consumer, queue_admin;

@@ -8,7 +8,8 @@
  *	  removes a message inserts a row into one of the tables
  *	  queue_data.finished_0 ... finished_17; one that reports an error of an
  *	  attempt inserts another row, which only job_errors shows.  So the
- *	  history, job_errors and the dead letters say the same of an attempt.
+ *	  history, job_errors and the dead letters say the same of an attempt.  Such
+ *	  errors are kept without _keep_finished, too: for a day.
  *
  *	  Rows are never updated or deleted.  The tables are rings, one for each
  *	  step of _keep_finished: up to a minute, an hour, a day, 31 days, a year.
@@ -76,6 +77,7 @@ const char *const finished_outcomes[FINISHED_OUTCOMES] = {
 	[FINISHED_FAILED] = "failed"
 };
 
+static int	errors_kept(const Queue *queue);
 static int	table_for_rows_of(const Queue *queue);
 static void read_finished(Relation rel, HeapTuple tuple, Finished *row);
 static bool begin_finished_scan(FinishedScan *scan, const Queue *queue,
@@ -99,18 +101,30 @@ finished_ring_of(int64 seconds)
 	return ring;
 }
 
+/* Returns for how many seconds a queue keeps the errors of attempts. */
+static int
+errors_kept(const Queue *queue)
+{
+	return queue->keep_finished >= 0 ? queue->keep_finished :
+		FINISHED_ERRORS_KEPT;
+}
+
 /*
  * Returns the number of the table that takes the rows of a queue, NO_SEGMENT
- * before version 1.2, which has no history.
+ * before the version that has one.
  */
 static int
 table_for_rows_of(const Queue *queue)
 {
-	int			ring = finished_ring_of(queue->keep_finished);
+	int			ring = finished_ring_of(errors_kept(queue));
 	int			active = catalog_active_finished(ring);
 
-	/* Before the update to 2.0 there is only the first ring. */
-	return active != NO_SEGMENT ? active : catalog_active_finished(0);
+	/*
+	 * Before the update to 2.0 there is only the first ring, where an error
+	 * would stay for much longer than a day.
+	 */
+	return active != NO_SEGMENT || queue->keep_finished < 0 ? active :
+		catalog_active_finished(0);
 }
 
 /* Insert a row; see finished_record(). */
@@ -213,11 +227,11 @@ begin_finished_scan(FinishedScan *scan, const Queue *queue, bool is_attempt,
 					StrategyNumber strategy, int64 id)
 {
 	ScanKeyData keys[3];
+	int			keep = is_attempt ? errors_kept(queue) : queue->keep_finished;
 
-	if (queue->keep_finished < 0 || catalog_active_finished(0) == NO_SEGMENT)
+	if (keep < 0 || catalog_active_finished(0) == NO_SEGMENT)
 		return false;
-	scan->not_before = GetCurrentTimestamp() -
-		queue->keep_finished * USECS_PER_SEC;
+	scan->not_before = GetCurrentTimestamp() - keep * USECS_PER_SEC;
 	ScanKeyInit(&keys[0], Anum_finished_queue_id, BTEqualStrategyNumber,
 				F_INT4EQ, Int32GetDatum(queue->id));
 	ScanKeyInit(&keys[1], Anum_finished_is_attempt, BTEqualStrategyNumber,

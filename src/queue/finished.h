@@ -33,6 +33,9 @@ typedef struct Finished
 	bool		isnull[Natts_finished];
 } Finished;
 
+/* So many seconds a queue without a history keeps the errors of attempts. */
+#define FINISHED_ERRORS_KEPT	SECS_PER_DAY
+
 typedef void (*FinishedCallback) (const Finished *row, void *arg);
 
 extern const char *const finished_outcomes[FINISHED_OUTCOMES];
@@ -52,7 +55,8 @@ extern void finished_errors(const Queue *queue, TimestampTz before, int limit,
 							FinishedCallback callback, void *arg);
 
 /*
- * Record what became of a message, where its queue has a history.  To be
+ * Record what became of a message, where its queue has a history, or that an
+ * attempt has failed.  To be
  * called by the transaction that removes it, once that is done; "tuple" is the
  * version that was removed.  error: NULL for the last one that the message
  * has, unless it was completed.  result: NULL for none.
@@ -61,7 +65,7 @@ static inline void
 finished_record(const Queue *queue, MessageTable *table, HeapTuple tuple,
 				FinishedOutcome outcome, const char *error, Jsonb *result)
 {
-	if (queue->keep_finished >= 0)
+	if (queue->keep_finished >= 0 || outcome == FINISHED_FAILED)
 		finished_insert(queue, table, tuple, outcome, error, result);
 	else if (result != NULL)
 		queue_notice_result(queue->name);

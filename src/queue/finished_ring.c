@@ -72,8 +72,7 @@
 typedef struct Keep
 {
 	int32		queue_id;		/* the hash key */
-	int64		seconds;		/* _keep_finished; -1 if it has none, or the
-								 * queue does not exist */
+	int64		seconds;		/* see keep_seconds() */
 } Keep;
 
 /* How far the table of a ring that becomes active next was read */
@@ -110,7 +109,7 @@ static bool turn_ring(int ring, TimestampTz *again);
 
 /* --- Queues --- */
 
-/* Returns for how many seconds the rows of a queue live, -1 for no history. */
+/* Returns for how many seconds the rows of a queue live, 0 for no history. */
 static int64
 keep_of(Relation rel, HeapTuple tuple)
 {
@@ -121,7 +120,7 @@ keep_of(Relation rel, HeapTuple tuple)
 
 	if (!json_field(metadata, "_keep_finished", &v) ||
 		!json_integer(&v, &seconds) || seconds < 0 || seconds > INT_MAX)
-		return -1;
+		return 0;
 	return seconds;
 }
 
@@ -167,8 +166,8 @@ read_queues(void)
 }
 
 /*
- * Returns for how many seconds the rows of a queue live, -1 if there is no such
- * queue with a history.
+ * Returns for how many seconds the rows of a queue live, 0 if it has no
+ * history, -1 if there is no such queue.
  */
 static int64
 keep_seconds(HTAB *keeps, Relation queues, int32 id)
@@ -236,7 +235,12 @@ read_pages(TableRead *read, Relation rel, int64 keep_max)
 		keep = keep_seconds(keeps, queues,
 							DatumGetInt32(row_getattr(rel, tuple,
 													  Anum_finished_queue_id)));
-		if (keep < 0)
+
+		/* The errors of attempts are kept without _keep_finished, too. */
+		if (keep == 0 &&
+			DatumGetBool(row_getattr(rel, tuple, Anum_finished_is_attempt)))
+			keep = FINISHED_ERRORS_KEPT;
+		if (keep <= 0)
 			continue;
 		finished_at = DatumGetTimestampTz(row_getattr(rel, tuple,
 													  Anum_finished_finished_at));

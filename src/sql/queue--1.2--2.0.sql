@@ -496,7 +496,7 @@ RETURNS TABLE (message_id bigint, attempt integer, at timestamptz, error text)
 AS 'MODULE_PATHNAME', 'sql_job_errors'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION job_errors(text, integer, timestamptz) IS
-'the attempts at messages of queue q that have failed with an error in the last _keep_finished seconds, the latest first: those before marker (a time; NULL: all), at most limit (1 to 10000). No row without _keep_finished. Errors: 22023/22004 argument, 42501 neither owner nor admin of q. Source: Oban, the errors of a job';
+'the attempts at messages of queue q that have failed with an error in the last _keep_finished seconds, or without that in the last day, the latest first: those before marker (a time; NULL: all), at most limit (1 to 10000). Errors: 22023/22004 argument, 42501 neither owner nor admin of q. Source: Oban, the errors of a job';
 REVOKE ALL ON FUNCTION job_errors(text, integer, timestamptz) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION job_errors(text, integer, timestamptz)
     TO queue_producer, queue_consumer, queue_admin;
