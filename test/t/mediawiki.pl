@@ -71,6 +71,10 @@ $ENV{WIKI_PORT} = $pool;
 is($status, 0, 'the tests pass') or diag($out);
 like($out, qr/^OK \([3-9]\d tests/m, 'all of them') or diag($out);
 
+($status, $out) = php("$client/maintenance/waitAndRunJobs.php", '--type', 'nothing');
+isnt($status, 0, 'a runner of jobs that there are not ends');
+like($out, qr/Stopped: none-possible/, 'and says why');
+
 # --- Pages are edited while four runners work, one of them through the pool, and one is killed ---
 
 value(q{CREATE TABLE public.runs (id serial, n int, pid int,

@@ -4,6 +4,7 @@
 use MediaWiki\MediaWikiServices;
 use PHPUnit\Framework\Attributes\DataProvider;
 use PHPUnit\Framework\TestCase;
+use Wikimedia\Rdbms\DatabaseDomain;
 
 class JobQueuePgClaimTest extends TestCase {
 	/** @var JobQueue[] */
@@ -36,18 +37,21 @@ class JobQueuePgClaimTest extends TestCase {
 		}
 	}
 
-	private function domain() {
-		return WikiMap::getCurrentWikiDbDomain()->getId();
+	/** That of the wiki, or of another one in its database, with tables of this prefix */
+	private function domain( $prefix = '' ) {
+		$domain = WikiMap::getCurrentWikiDbDomain();
+		return ( new DatabaseDomain( $domain->getDatabase(), $domain->getSchema(), $prefix ) )->getId();
 	}
 
 	private function db() {
 		return MediaWikiServices::getInstance()->getDBLoadBalancer()->getConnection( DB_PRIMARY );
 	}
 
-	/** The first column of the first row, in the wiki's project */
-	private function value( $sql ) {
-		return $this->db()->doAtomicSection( __METHOD__, function ( $db ) use ( $sql ) {
-			$db->query( "SET LOCAL queue.project = '{$this->domain()}'", __METHOD__ );
+	/** The first column of the first row, in the project of a wiki */
+	private function value( $sql, $project = null ) {
+		$project ??= $this->domain();
+		return $this->db()->doAtomicSection( __METHOD__, static function ( $db ) use ( $sql, $project ) {
+			$db->query( "SET LOCAL queue.project = '$project'", __METHOD__ );
 			$row = $db->query( $sql, __METHOD__ )->fetchRow();
 			$db->query( "SET LOCAL queue.project = ''", __METHOD__ );
 			return $row[0];
@@ -79,12 +83,6 @@ class JobQueuePgClaimTest extends TestCase {
 		$this->assertSame( [ ...$counts, $counts[0] === 0 ],
 			[ $queue->getSize(), $queue->getAcquiredCount(), $queue->getDelayedCount(),
 				$queue->getAbandonedCount(), $queue->isEmpty() ] );
-	}
-
-	/** The claim of a job that was popped ends now, by the clock. */
-	private function endClaim( $queue, $job ) {
-		$this->value( "SELECT public.claim_renew('null'::text, '{$job->getMetadata( 'claim' )}'::text, 1)" );
-		$this->assertTrue( $queue->wait( 60000 ) );
 	}
 
 	/** @dataProvider variants */
@@ -202,23 +200,32 @@ class JobQueuePgClaimTest extends TestCase {
 		$this->assertSame( [ 3 ], $this->numbers( $this->drain( $queue ) ) );
 	}
 
-	/** @dataProvider variants */
-	#[DataProvider( 'variants' )]
-	public function testRunAgainThenAbandoned( array $variant ) {
-		$queue = $this->queue( [ 'maxTries' => 2 ] + $variant );
-		$queue->push( $this->job( 7 ) );
-		$job = $queue->pop();
-		if ( $variant['claimTTL'] > 0 ) {
-			$this->endClaim( $queue, $job );
-			$queue->ack( $job );
-			$this->assertCounts( [ 1, 0, 0, 0 ], $queue );
-			$job = $queue->pop();
-			$this->assertSame( 2, $job->getMetadata( 'attempts' ) );
+	/** Each variant in a wiki of its own, and all at a time: a claim takes a second to end. */
+	public function testRunAgainThenAbandoned() {
+		$all = [];
+		foreach ( self::variants() as $name => [ $variant ] ) {
+			$all[$name] = $this->queue( [ 'maxTries' => 2, 'domain' => $this->domain( count( $all ) . '_' ) ] + $variant );
+			$all[$name]->push( $this->job( 7 ) );
 		}
-		$this->endClaim( $queue, $job );
-		$this->assertFalse( $queue->pop() );
-		$this->assertCounts( [ 0, 0, 0, 1 ], $queue );
-		$this->assertSame( [ 7 ], $this->numbers( $queue->getAllAbandonedJobs() ) );
+		$again = array_filter( $all, static fn ( $name ) => self::variants()[$name][0]['claimTTL'] > 0, ARRAY_FILTER_USE_KEY );
+		foreach ( [ 1 => $all, 2 => $again ] as $try => $queues ) {
+			$jobs = array_map( static fn ( $queue ) => $queue->pop(), $queues );
+			foreach ( $queues as $name => $queue ) {
+				$this->assertSame( $try, $jobs[$name]->getMetadata( 'attempts' ), $name );
+				$this->value( "SELECT public.claim_renew('null'::text, " .
+					"'{$jobs[$name]->getMetadata( 'claim' )}'::text, 1)", $queue->getDomain() );
+			}
+			foreach ( $queues as $name => $queue ) {
+				$this->assertTrue( $queue->wait( 60000 ), $name );
+				$queue->ack( $jobs[$name] );
+				$this->assertCounts( [ 1, 0, 0, 0 ], $queue );
+			}
+		}
+		foreach ( $all as $name => $queue ) {
+			$this->assertFalse( $queue->pop(), $name );
+			$this->assertCounts( [ 0, 0, 0, 1 ], $queue );
+			$this->assertSame( [ 7 ], $this->numbers( $queue->getAllAbandonedJobs() ) );
+		}
 	}
 
 	public function testAckOfACanceledJob() {
@@ -314,12 +321,7 @@ class JobQueuePgClaimTest extends TestCase {
 
 	/** Three wikis in one database, each with its queue of the same name */
 	public function testPartitionsAndAggregator() {
-		$db = WikiMap::getCurrentWikiDbDomain();
-		$queues = [];
-		foreach ( [ '', 'b_', 'c_' ] as $prefix ) {
-			$queues[] = $this->queue( [ 'domain' => ( new Wikimedia\Rdbms\DatabaseDomain(
-				$db->getDatabase(), $db->getSchema(), $prefix ) )->getId() ] );
-		}
+		$queues = array_map( fn ( $prefix ) => $this->queue( [ 'domain' => $this->domain( $prefix ) ] ), [ '', 'b_', 'c_' ] );
 		$id = static fn ( $queue ) => [ 'null', WikiMap::getWikiIdFromDbDomain( $queue->getDomain() ) ];
 		$ready = static fn () => array_values( array_filter( $queues[0]->getServerQueuesWithJobs(),
 			static fn ( $row ) => in_array( $row, array_map( $id, $queues ) ) ) );
