@@ -75,7 +75,8 @@ like($out, qr/^OK \([3-9]\d tests/m, 'all of them') or diag($out);
 isnt($status, 0, 'a runner of jobs that there are not ends');
 like($out, qr/Stopped: none-possible/, 'and says why');
 
-# --- Pages are edited while four runners work, one of them through the pool, and one is killed ---
+# --- Pages are edited while four runners work, one of them through the pool; one is killed, and one is
+# told to stop ---
 
 value(q{CREATE TABLE public.runs (id serial, n int, pid int,
 	since timestamptz DEFAULT clock_timestamp(), until timestamptz);
@@ -107,6 +108,13 @@ is( value(q{SET queue.project = 'postgres-mediawiki-';
 	FROM queue_messages('note'::text, "limit" => 10000, include_claimed => true)
 	WHERE body->'params'->>'n' = '7' AND claim_id IS NOT NULL}),
 	't', 'its claim ends');
+
+becomes_true(q{SELECT count(*) > 0 FROM public.runs WHERE n = 9}, 'a runner has page 9');
+my $stopped = value(q{SELECT pid FROM public.runs WHERE n = 9});
+my ($runner) = grep { $_->{KIDS}[0]{PID} == $stopped } @runners;
+$runner->signal('TERM');
+$runner->finish;
+is($runner->full_result(0), 0, 'it ends when it is told to, after the job');
 $editor->finish;
 is($editor->result(0), 0, 'pages are edited') or diag(slurp_file("$dir/edit.log"));
 becomes_true(q{SELECT count(DISTINCT n) = 30 FROM public.runs WHERE until IS NOT NULL},

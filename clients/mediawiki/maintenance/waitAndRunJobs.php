@@ -37,19 +37,31 @@ class WaitAndRunJobs extends Maintenance {
 		if ( !$queue instanceof JobQueuePgClaim ) {
 			$this->fatalError( "Jobs of type $type are in no JobQueuePgClaim" );
 		}
-		while ( ( $left = $until - microtime( true ) ) > 0 ) {
-			$limit = is_finite( $left ) ? max( 1, (int)$left ) : false;
-			$run = $services->getJobRunner()->run( [ 'type' => $type, 'maxTime' => $limit ] );
-			if ( $run['reached'] !== 'none-ready' && $run['reached'] !== 'time-limit' ) {
+		$stopped = false;
+		pcntl_async_signals( true );
+		foreach ( [ SIGTERM, SIGINT ] as $signal ) {
+			pcntl_signal( $signal, static function () use ( &$stopped ) {
+				$stopped = true;
+			} );
+		}
+		while ( !$stopped && microtime( true ) < $until ) {
+			// Between two jobs, once a second, the runner looks at the time and at signals.
+			$run = $services->getJobRunner()->run( [ 'type' => $type, 'maxTime' => 1 ] );
+			if ( $run['reached'] === 'time-limit' ) {
+				continue;
+			}
+			if ( $run['reached'] !== 'none-ready' ) {
 				// More of memory, a wiki that can be written: a new process may have it.
 				$this->fatalError( "Stopped: {$run['reached']}" );
 			}
-			$pause = ( $run['backoffs'][$type] ?? 0 ) - microtime( true );
+			$now = microtime( true );
+			$wait = max( 0, min( self::LONGEST_WAIT, $until - $now ) );
+			$pause = ( $run['backoffs'][$type] ?? 0 ) - $now;
 			if ( $pause > 0 ) {
 				// The wiki throttles this type, and has jobs of it.
-				usleep( (int)( 1e6 * min( $pause, $left ) ) );
-			} else {
-				$queue->wait( (int)( 1000 * min( self::LONGEST_WAIT, $left ) ) );
+				usleep( (int)( 1e6 * min( $pause, $wait ) ) );
+			} elseif ( !$stopped ) {
+				$queue->wait( (int)( 1000 * $wait ) );
 			}
 		}
 	}

@@ -17,8 +17,8 @@ class NoteJob extends Job {
 		$row = pg_fetch_row( pg_query_params( $db, 'INSERT INTO public.runs (n, pid)
 			VALUES ($1, $2) RETURNING id, (SELECT count(*) FROM public.runs WHERE n = $1)',
 			[ $n, getmypid() ] ) );
-		// The first run of this one is killed.
-		usleep( $n === '7' && $row[1] === '0' ? 600000000 : 50000 );
+		// The first run of 7 is killed, and the runner of 9 is told to stop.
+		usleep( $row[1] === '0' ? [ 7 => 600000000, 9 => 2000000 ][$n] ?? 50000 : 50000 );
 		pg_query_params( $db, 'UPDATE public.runs SET until = clock_timestamp() WHERE id = $1',
 			[ $row[0] ] );
 		return true;
