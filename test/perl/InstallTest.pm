@@ -13,7 +13,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw($tree $sharedir $pkglibdir copy_installation copy_source
-  build write_file commented_anew);
+  build write_file write_header commented_anew);
 
 our ($tree, $sharedir, $pkglibdir);
 
@@ -44,16 +44,35 @@ sub copy_installation
 	return dirname("$tree$dir{bindir}");
 }
 
-# A copy of the source, to be changed and built
+# A copy of the source, to be changed and built.  It has the objects of the source, if
+# there are some, so that only what changes is compiled.
 sub copy_source
 {
 	my $copy = "$tree/source";
 
 	mkdir $copy or die $!;
 	system_or_bail(
-		"tar -c -f - -C $source --exclude='*.o' --exclude='*.so'"
+		"tar -c -f - -C $source --exclude='*.so'"
 		  . " Makefile queue.control src | tar -x -f - -C $copy");
 	return $copy;
+}
+
+# Replaces a header in a copy.  Only the files that include it are compiled again: for
+# make, all objects depend on all headers.
+sub write_header
+{
+	my ($copy, $header, $content) = @_;
+	my ($accessed, $modified) = (stat "$copy/src/$header")[ 8, 9 ];
+
+	write_file("$copy/src/$header", $content);
+	utime $accessed, $modified, "$copy/src/$header" or die $!;
+	foreach my $file (glob "$copy/src/*/*.[ch]")
+	{
+		next unless slurp_file($file) =~ /^#include "\Q$header\E"/m;
+		die "$file includes $header" if $file =~ /h$/;
+		unlink $file =~ s/c$/o/r;
+	}
+	return;
 }
 
 # Builds a copy of the source.  Optimization only takes time.

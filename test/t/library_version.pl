@@ -52,7 +52,7 @@ my %library = ($old => slurp_file("$pkglibdir/queue.so"));
 	my $relations = slurp_file("$copy/src/catalog/relations.c");
 
 	$header =~ s/"\Q$old\E"/"$new"/ or die;
-	write_file("$copy/src/util/version.h", $header);
+	write_header($copy, 'util/version.h', $header);
 	$relations =~ s/(RelationGetNumberOfAttributes\(rel\) != natts_before)\)/$1 &&
 		(natts != Natts_root_job || RelationGetNumberOfAttributes(rel) != natts + 1))/
 	  or die;
