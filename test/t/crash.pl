@@ -51,7 +51,11 @@ for my $round (1 .. $rounds)
 	my $load = IPC::Run::start(
 		[ $^X, "$dir/load", '-s', 60, '-c', $sessions, '-a', $acknowledged ],
 		'>', \$out, '2>', \$err);
-	sleep 2 + rand 2;
+	my $until = time + 180;
+	sleep 0.1
+	  while 2 > keys %{ { map { $_ => 1 } map { slurp_file($_) =~ /^([PD])\b/mg } glob "$acknowledged.*" } }
+	  && time < $until;
+	sleep rand 2;
 	$node->stop('immediate');
 	$load->finish;
 	note $out;

@@ -103,7 +103,14 @@ cmp_ok(value("SELECT count(*) FROM queue_finished('short', NULL, 10000)
 		WHERE finished_at < clock_timestamp() - interval '3 s'"),
 	'==', 0, 'what is too old is not shown');
 cmp_ok(value("SELECT $rows"), '<', $finished, 'and is removed');
-cmp_ok(value("SELECT $rows"), '>', 0, 'what is not stays');
+# On a busy machine two seconds may pass before it is looked at, but not each time.
+my $left = 0;
+for (my $tries = 0; $left == 0 && $tries < 20; $tries++)
+{
+	finish_messages('short', 10);
+	$left = in_one("SELECT $rows");
+}
+cmp_ok($left, '>', 0, 'what is not stays');
 is(history('sum(n_tup_upd + n_tup_del + n_dead_tup)'), '0', 'nothing is updated or deleted, and no row is dead');
 becomes("SELECT $rows", '0', 'when it is idle, all rows are removed after their time');
 is(history('sum(pg_relation_size(c.oid))'), '0', 'and all tables are empty');
