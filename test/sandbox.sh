@@ -419,7 +419,7 @@ sandbox_start()
 		printf "%s\n" "listen_addresses = ''" \
 			"unix_socket_directories = '$QUEUE_SANDBOX'" \
 			"fsync = off" "log_min_messages = warning" "$@"
-		sandbox_memory
+		sandbox_settings
 	} >>"$data/postgresql.conf"
 	pg_ctl start -s -w -D "$data" -l "$QUEUE_SANDBOX/server.log" || {
 		cat "$QUEUE_SANDBOX/server.log" >&2
@@ -431,9 +431,11 @@ sandbox_start()
 	export PGHOST PGUSER PGDATABASE
 }
 
-# A chroot may have no usable /dev/shm.
-sandbox_memory()
+# A chroot may have no usable /dev/shm.  To compile a query takes more processor time than
+# to run it once, as the tests do.
+sandbox_settings()
 {
+	printf 'jit = off\n'
 	if ! (: >"/dev/shm/queue.$$") 2>/dev/null; then
 		printf 'dynamic_shared_memory_type = mmap\n'
 	fi
@@ -476,7 +478,7 @@ sandbox_prove()
 	prove_dir=${prove_dir:-$QUEUE_SANDBOX/tap/tmp_check}
 	mkdir -p "$prove_dir"
 	{
-		sandbox_memory
+		sandbox_settings
 		printf "shared_preload_libraries = '%s'\n" "${preload-}"
 	} >"$prove_dir/${1##*/}.conf"
 	PATH=$QUEUE_SANDBOX/template:$PATH INITDB_TEMPLATE=$QUEUE_SANDBOX/template/data \
