@@ -9,6 +9,8 @@
 #
 # extension_update_from_1_1.pl and extension_update_from_1_2.pl run this file with
 # other earlier versions.
+#
+# One mode: the way leads through 1.2, and the update from there is tested in both.
 
 use strict;
 use warnings;

@@ -3,6 +3,9 @@
 # A shard never has two owners, and the reason is told.
 #
 # The servers are databases of one server here.
+#
+# One mode: the faults are those of the program.  What the extension does about them,
+# shards.pl and shard_fence.pl test in both.
 
 use strict;
 use warnings;
