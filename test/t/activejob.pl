@@ -1,6 +1,7 @@
 # The adapter of ActiveJob and its worker, clients/activejob: what is enqueued, and that
 # each job takes effect once, whatever happens to its worker, its session, the server and
-# the password, and the log says what has happened.  With ActiveRecord, and without.
+# the password, and the log says what has happened.  With ActiveRecord;
+# activejob_alone.pl runs this file without.
 #
 # ActiveJob's own tests are run by hand: clients/activejob/test/rails.
 #
@@ -26,6 +27,9 @@ sub installed
 }
 plan skip_all => 'ruby is not installed' if system('ruby -v >/dev/null 2>&1') != 0;
 plan skip_all => 'ruby-activejob is not installed' unless installed('active_job');
+our $alone;
+plan skip_all => 'ruby-activerecord is not installed'
+  unless $alone || installed('active_record');
 plan skip_all => 'ruby-pg is not installed' unless installed('pg');
 
 my $client = "$FindBin::RealBin/../../clients/activejob";
@@ -409,13 +413,8 @@ ok(!$result, 'no file of jobs');
 is($said, "activejob-queue: there is no file $dir/nothing: name the file of the jobs with -r\n",
 	'is one line');
 
-test_client('PG');
-SKIP:
-{
-	skip 'ruby-activerecord is not installed' unless installed('active_record');
-	local $ENV{RECORD} = 1;
-	test_client('ActiveRecord');
-}
+local $ENV{RECORD} = 1 unless $alone;
+test_client($alone ? 'PG' : 'ActiveRecord');
 
 $node->stop;
 done_testing();

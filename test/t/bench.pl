@@ -3,6 +3,8 @@
 # no message is lost or claimed twice; no figure is looked at.
 #
 # One mode: the library is preloaded.
+#
+# test/check -a runs it.
 
 use strict;
 use warnings;

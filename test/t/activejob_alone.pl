@@ -1,0 +1,18 @@
+# What activejob.pl tests, without ActiveRecord.
+#
+# One mode: the library is preloaded, which the manual of the client advises.
+#
+# test/check -a runs it.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/../perl";
+
+# It has an INIT block, so it cannot be loaded later.
+use ClusterTest;
+
+our $alone = 1;
+do "$FindBin::RealBin/activejob.pl";
+die $@ if $@;
