@@ -244,6 +244,8 @@ foreach my $dir ('src/sql', 'src/proxy', 'src/pgmq')
 }
 
 {
+	# Its headers are those of the source, and need not be compiled once more.
+	local $ENV{CC} = 'none';
 	local $ENV{PG_CONFIG} = $pg_config;
 	my $out;
 
