@@ -21,11 +21,11 @@ known()
 }
 
 # Those that take more than 40 s
-longest='models zaqar_conformance queue_web zaqar activejob activejob_alone site build
-	languages recipes shard_move_faults bench worker_node worker_python job_schedule
-	many_queues public_harness lanes_room shard_move handlers_crash group_rate
-	library_version depths history group_wakeups expired_messages prepared_transactions
-	stress celery documents crash'
+longest='models zaqar_conformance queue_web_browser queue_web zaqar activejob
+	activejob_alone site build languages recipes shard_move_faults bench worker_node
+	worker_python job_schedule many_queues public_harness lanes_room shard_move
+	handlers_crash group_rate library_version depths history group_wakeups
+	expired_messages prepared_transactions stress celery documents crash'
 
 # chosen DIRECTORY ENDING: the names of the files there that are to run
 chosen()

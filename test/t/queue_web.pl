@@ -1,7 +1,6 @@
 # queue_web: what roles see and may do there, forged requests and foreign hosts, names and
-# bodies that are HTML, 10,000 queues, a server that is restarted, and, in Chromium, its
-# pages on a narrow and on a wide screen, with the keyboard.  clients/web/test is the long
-# form.
+# bodies that are HTML, 10,000 queues, a server that is restarted.  clients/web/test is the
+# long form, and queue_web_browser.pl looks at its pages in Chromium.
 #
 # One mode: the library is preloaded, which the manual of the client advises.
 
@@ -18,12 +17,17 @@ use Test::More;
 
 # Debian's python3: its packages are not for others.
 my $python = '/usr/bin/python3';
-foreach my $package ([ 'bottle', 'python3-bottle' ], [ 'psycopg', 'python3-psycopg' ])
+our $browser;
+foreach my $package ([ 'bottle', 'python3-bottle' ], [ 'psycopg', 'python3-psycopg' ],
+	$browser ? [ 'selenium', 'python3-selenium' ] : ())
 {
 	plan skip_all => "package $package->[1] is not installed"
 	  unless -x $python
 	  and system("$python -I -c 'import $package->[0]' >/dev/null 2>&1") == 0;
 }
+
+plan skip_all => 'package chromium-driver is not installed'
+  if $browser && !-x '/usr/bin/chromedriver';
 
 start_server('');
 unless (value('SHOW shared_preload_libraries') =~ /queue/)
@@ -42,14 +46,15 @@ my ($out, $err) = ('', '');
 		PGPORT => $node->port,
 		PYTHONDONTWRITEBYTECODE => 1);
 	IPC::Run::run(
-		[ $python, "$FindBin::RealBin/../../clients/web/test_queue_web.py", $node->data_dir ],
+		[ $python, "$FindBin::RealBin/../../clients/web/test_queue_web.py", $node->data_dir,
+			$browser ? 'browser' : () ],
 		'<', \undef, '>', \$out, '2>', \$err)
 	  or $err .= "\nstatus $?";
 }
 is($err, '', 'the tests ran to the end');
 
 my @results = split /\n/, $out;
-ok(@results > 100, 'and have told what they saw');
+ok(@results > ($browser ? 40 : 100), 'and have told what they saw');
 foreach (@results)
 {
 	my ($result, $name, $detail) = split /\t/;
