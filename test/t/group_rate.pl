@@ -130,9 +130,10 @@ $snapshot->query_safe(
 	'BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM log');
 
 # What share of its rate each queue had in the worst ten seconds.  On a busy machine
-# the sessions may be too slow, but not each time.
+# the sessions may be too slow, but not each time; for the higher rates, which may be
+# skipped, three times are enough.
 my %share;
-foreach (1 .. 10)
+foreach my $round (1 .. 10)
 {
 	value('DELETE FROM log');
 	begin_loads();
@@ -150,7 +151,7 @@ foreach (1 .. 10)
 		note "$q: at least $least in ten seconds";
 		$share{$q} = ($least + 1) / ($rates{$q} * 10);
 	}
-	last if min(values %share) >= 0.9;
+	last if min(values %share) >= 0.9 || ($round >= 3 && $share{slow} >= 0.9);
 	value(
 		qq{SELECT count(queue_push('$_', to_jsonb(i), group_key => 'g' || i % 2))
 		FROM generate_series(1, @{[ 2 * int($rates{$_} * $seconds) ]}) AS i}) foreach keys %rates;
