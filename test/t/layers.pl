@@ -276,6 +276,9 @@ none(
 	grep { m{^(?!perl/ClusterTest)} && slurp("$source/../test/$_") =~ /^use PostgreSQL::Test::Cluster\b/m }
 	  map { s{.*/test/}{}r } glob "$source/../test/{perl/*.pm,t/*.pl}");
 
+none('every mutant in test/mutants applies, and its tests exist',
+	split /\n/, output_of('perl', "$source/../test/mutants/mutants.pl", 'check'));
+
 # --- layout ---
 
 none('no file has more than 800 lines',
