@@ -242,6 +242,11 @@ SELECT c.ttl, c.grace, c.message_count
 SELECT m.queue, c.ttl, c.grace
     FROM (SELECT DISTINCT queue, claim_id FROM queue_claim_any('{defaults}')) m,
          claim_get('defaults', m.claim_id) c;
+-- renewed without a grace, a claim keeps that which it has
+SELECT queue_push('defaults', '"renewed"') > 0 AS pushed;
+SELECT claim_id FROM queue_claim('defaults', 300, 70, 1) \gset
+SELECT claim_renew('defaults', :'claim_id', 400) IS NOT NULL AS renewed;
+SELECT ttl, grace FROM claim_get('defaults', :'claim_id');
 SELECT queue_drop('defaults');
 
 DROP EXTENSION queue;

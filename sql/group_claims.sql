@@ -754,6 +754,20 @@ $$;
 RESET queue.max_claim_limit;
 
 ---
+-- What SQL has written makes the library forget what it knows of the queue: what was
+-- claimed before counts nevertheless.
+---
+
+SELECT queue_create('forgotten', '{"_group_concurrency": 1}') IS NOT NULL AS created;
+SELECT pg_temp.push('forgotten', 'a', 1, 3);
+SELECT body FROM queue_claim('forgotten', 300, 60, 1);
+CALL queue_wait('forgotten', 0);
+SELECT count(*) FROM queue_claim('forgotten', 300, 60, 10);
+UPDATE queue_data.message_0 SET body = body WHERE body = '"a3"';
+SELECT count(*) FROM queue_claim('forgotten', 300, 60, 10);
+SELECT queue_drop('forgotten');
+
+---
 -- A claim whose messages lie far apart: the session that has made it reads only
 -- these.
 ---

@@ -63,6 +63,27 @@ SELECT pg_temp.take('q');
 COMMIT;
 SELECT pg_temp.take('q');
 
+-- The row says how many were counted: next_at is so many intervals after a tenth of
+-- a second before the delivery.  One of two is rolled back, and counts no more; of
+-- two that are committed both count, once.  (The worker may have removed the row.)
+SELECT pg_temp.make('q', '{"_group_rate": 11}', 3, 'a');
+BEGIN;
+SELECT pg_temp.take('q', 1);
+SAVEPOINT s;
+SELECT pg_temp.take('q', 1);
+ROLLBACK TO s;
+COMMIT;
+SELECT coalesce(bool_and(next_at < delivered_at), true) AS one FROM queue_data.group_rate;
+SELECT pg_temp.make('q', '{"_group_rate": 11}', 3, 'a');
+BEGIN;
+SELECT pg_temp.take('q', 1);
+SAVEPOINT s;
+SELECT pg_temp.take('q', 1);
+RELEASE s;
+COMMIT;
+SELECT coalesce(bool_and(next_at - delivered_at BETWEEN '0.08 s' AND '0.09 s'), true) AS two
+FROM queue_data.group_rate;
+
 -- a claim that is released, and the next delivery of the same message
 SELECT pg_temp.make('q', '{"_group_rate": 0.01}', 3, 'a');
 SELECT claim_id FROM queue_claim('q', 300, 0, 10) \gset
@@ -107,6 +128,28 @@ SELECT queue_update('q', '{"_group_concurrency": null, "_group_rate": 0.01}') ->
 SELECT pg_temp.take('q');
 SELECT pg_temp.take('q');
 SELECT queue_update('q', '{"_group_rate": null}') ->> '_group_rate' AS rate;
+SELECT pg_temp.take('q');
+
+-- What SQL has written makes the library forget when a group may go on, which it else
+-- remembers for ten seconds; the rows have it.
+CREATE FUNCTION pg_temp.forget() RETURNS void LANGUAGE sql AS
+    'UPDATE queue_data.message_0 SET body = body';
+
+-- A rate that is raised counts from the last delivery.
+SELECT pg_temp.make('q', '{"_group_rate": 0.01}', 3, 'a');
+SELECT pg_temp.take('q');
+SELECT pg_temp.forget();
+SELECT pg_temp.take('q');
+SELECT queue_update('q', '{"_group_rate": 1000000}') ->> '_group_rate' AS rate;
+SELECT pg_temp.forget();
+SELECT pg_temp.take('q', 1);
+
+-- The last delivery is in the future: the clock was set back.
+SELECT pg_temp.make('q', '{"_group_rate": 0.01}', 3, 'a');
+SELECT pg_temp.take('q');
+UPDATE queue_data.group_rate
+SET delivered_at = now() + interval '1 h', next_at = now() + interval '2 h';
+SELECT pg_temp.forget();
 SELECT pg_temp.take('q');
 
 -- The smallest rate: one message

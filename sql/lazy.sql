@@ -140,6 +140,15 @@ INSERT INTO work VALUES (2);
 SELECT queue_push_lazy('unknown', '1');
 COMMIT;
 RESET queue.auto_create;
+-- Two roles push to one queue, and one of them may not.
+BEGIN;
+SELECT queue_push_lazy('closed', '"of the owner"');
+SET LOCAL ROLE regress_queue_lazy;
+SELECT queue_push_lazy('closed', '"of the other"');
+RESET ROLE;
+COMMIT;
+SELECT body FROM queue_messages('closed');
+SELECT queue_purge('closed');
 SELECT n FROM work ORDER BY n;
 SELECT q, total FROM unnest('{closed, q, tight, unknown}'::text[]) q, queue_stats(q);
 SELECT body FROM queue_messages('tight');

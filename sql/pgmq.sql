@@ -80,6 +80,35 @@ SELECT message FROM pgmq.read_with_poll('kinds', 30, 1, 1, 10, '{"k": 2}');
 SELECT count(*) FROM pgmq.read_with_poll('kinds', 30, 1, 0, 10, '{"k": 1}');
 SELECT message FROM pgmq.read_with_poll('kinds', now() + interval '30 s', 1);
 
+-- what was claimed is counted
+SELECT claimed FROM job_stats('kinds');
+SELECT message FROM pgmq.read('kinds', 30, 1, '{"k": 0}');
+SELECT claimed FROM job_stats('kinds');
+
+-- neither leaves of a root job that was replaced, nor what a queue has that is paused
+SELECT job_root('kinds', 'r') AS old \gset
+SELECT queue_push('kinds', '{"leaf": 1}'::jsonb || :'old') AS leaf \gset
+SELECT job_root('kinds', 'r') AS new \gset
+SELECT queue_push('kinds', '{"leaf": 2}'::jsonb || :'new') > 0 AS pushed;
+SELECT message -> 'leaf' AS leaf FROM pgmq.read('kinds', 30, 5, jsonb_build_object('rootJobSignature', 'r'));
+SELECT count(*) FROM pgmq._read_ids('kinds', now() + interval '30 s',
+                                    ARRAY[pgmq._msg_id('kinds', :leaf)], true);
+SELECT queue_push('kinds', '"free"') AS free \gset
+SELECT queue_pause('kinds');
+SELECT count(*) FROM pgmq._read_ids('kinds', now() + interval '30 s',
+                                    ARRAY[pgmq._msg_id('kinds', :free)], true);
+SELECT queue_resume('kinds');
+SELECT count(*) FROM pgmq._read_ids('kinds', now() + interval '30 s',
+                                    ARRAY[pgmq._msg_id('kinds', :free)], true);
+
+-- What waits for a batch is not shown before that has finished.
+SELECT batch_create('b', keep_open => true) AS b \gset
+SELECT queue_push('kinds', '{"k": "member"}', batch => :b) > 0 AS pushed;
+SELECT queue_push('kinds', '{"k": "after"}', after => :b) > 0 AS pushed;
+SELECT count(*) FROM pgmq.q_kinds AS m, pgmq.set_vt('kinds', m.msg_id, 0)
+WHERE m.message @> '{"k": "after"}';
+SELECT count(*) FROM pgmq.read('kinds', 30, 1, '{"k": "after"}');
+
 -- Visibility, of one message of several read at once
 SELECT pgmq.create('v');
 SELECT pgmq.send_batch('v', '{1,2,3,4}');
@@ -103,6 +132,31 @@ SELECT * FROM pgmq.set_vt('v', 99, 0);
 UPDATE pgmq.q_v SET vt = now() - interval '1 s' WHERE msg_id IN (2, 3);
 UPDATE pgmq.q_v SET message = '1';
 SELECT msg_id, read_ct FROM pgmq.read('v', 300, 10);
+
+-- Until a time before it was read: it can be read at once.
+SELECT pgmq.create('w');
+SELECT pgmq.send('w', '1');
+SELECT msg_id FROM pgmq.read('w', 300, 1);
+SELECT msg_id, vt <= now() AS past FROM pgmq.set_vt('w', 1, now() - interval '1 day');
+SELECT min(claim_ttl) >= 0 AS is_valid FROM queue_data.message_0 WHERE claim_token <> 0;
+SELECT msg_id, read_ct FROM pgmq.read('w', 300, 1);
+
+-- A hidden message lives until it is shown again, and a minute; one that is free and
+-- is shown stays as it is.
+SET queue.min_message_ttl = 1;
+SELECT id FROM queue_push('w', '"short"', 30) AS id \gset
+SELECT count(*) FROM pgmq.q_w AS m, pgmq.set_vt('w', m.msg_id, 0) WHERE m.message = '"short"';
+SELECT free, delayed FROM queue_stats('w');
+SELECT ttl < 60 AS unchanged FROM message_get('w', :id);
+SELECT count(*) FROM pgmq.q_w AS m, pgmq.set_vt('w', m.msg_id, 900) WHERE m.message = '"short"';
+SELECT ttl BETWEEN 960 AND 1960 AS kept FROM message_get('w', :id);
+
+-- What is deleted does not come into the history.
+SELECT queue_update('w', '{"_keep_finished": 3600}') IS NOT NULL AS updated;
+SELECT pgmq.send('w', '"deleted"'), pgmq.send('w', '"archived"');
+SELECT pgmq.delete('w', 3), pgmq.archive('w', 4);
+SELECT body, outcome FROM queue_finished('w');
+SELECT pgmq.drop_queue('w');
 
 -- Deleting and archiving, of messages that are read, free or delayed
 SELECT pgmq.delete('v', 1), pgmq.delete('v', 1), pgmq.delete('v', -5);
