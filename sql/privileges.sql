@@ -531,6 +531,17 @@ SET client_min_messages = warning;
 DROP SCHEMA regress_queue_trap CASCADE;
 RESET client_min_messages;
 
+-- A queue that is passed over for a role, which may not claim from it, is found by
+-- the next one.
+SELECT queue_create('passed') IS NOT NULL AS created;
+SELECT queue_grant('passed', 'regress_queue_member', 'claim');
+SELECT queue_push('passed', '1') > 0 AS pushed;
+SET ROLE regress_queue_operator;
+SELECT 'passed' IN (SELECT queue_ready()) AS ready;
+SET ROLE regress_queue_member;
+SELECT 'passed' IN (SELECT queue_ready()) AS ready;
+RESET ROLE;
+
 DROP TABLE fixture;
 DROP TABLE calls;
 DROP EXTENSION queue;
