@@ -352,6 +352,24 @@ SET queue.project = 'wiki';
 CALL run();
 RESET queue.project;
 
+-- Jobs of a claim that come after one that takes a second are given back, and were
+-- not attempted.
+CREATE FUNCTION slow_one(m queue_message) RETURNS boolean LANGUAGE plpgsql
+AS $$
+BEGIN
+    INSERT INTO done (queue, tries) VALUES (m.queue, m.claim_count);
+    PERFORM pg_sleep(1.1) WHERE m.body = '40';
+    RETURN true;
+END
+$$;
+SELECT queue_create('rest'), job_handler('rest', 'slow_one(queue_message)');
+SELECT queue_push_batch('rest', array_agg(to_jsonb(i))) IS NOT NULL AS pushed
+FROM generate_series(1, 70) AS i;
+CALL run('{rest}');
+SELECT count(*), max(tries) FROM done WHERE queue = 'rest';
+SELECT queue_drop('rest');
+DROP FUNCTION slow_one(queue_message);
+
 -- dropping a queue drops its handler
 SELECT queue_drop('w');
 SELECT project, queue FROM queue_data.queue_handlers
