@@ -20,7 +20,7 @@ SELECT queue_push('q', '{"n": 5}', 600) AS id5 \gset
 SELECT queue_push('q', '{"n": 6}', 600, priority => 9) AS id6 \gset
 SELECT queue_push('q', '{"n": 7}', 1) AS id7 \gset
 COMMIT;
-SELECT claim_id AS claim, array_agg(body -> 'n') FROM queue_claim('q', 100, 700, 2) GROUP BY 1 \gset
+SELECT claim_id AS claim, array_agg(body -> 'n' ORDER BY id) FROM queue_claim('q', 100, 700, 2) GROUP BY 1 \gset
 SELECT :'array_agg' AS claimed;
 SELECT message_cancel('q', :id6, 'no more');
 SELECT message_retry('q', id, claim_id, 'it broke', 300) IS NOT NULL AS retried
