@@ -435,7 +435,7 @@ def restart(*options):
 
 def test_lost(program, boss, owner):
     def gone(user):
-        return sql("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+        return sql(f"SELECT count(pg_terminate_backend(pid, {TIMEOUT * 1000})) FROM pg_stat_activity "
                    "WHERE application_name = 'queue_web' AND usename = %s", user)
 
     # That of the program in this process ends when it has been idle.

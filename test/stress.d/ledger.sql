@@ -854,7 +854,8 @@ BEGIN
 END
 $$;
 
--- Rows of queues that were dropped.
+-- Rows of queues that were dropped.  Those of the history go with their table, when all
+-- of that is too old.
 CREATE FUNCTION stress.orphans() RETURNS TABLE (relation regclass, orphans bigint)
 LANGUAGE plpgsql
 AS $$
@@ -862,7 +863,7 @@ BEGIN
     FOR relation IN
         SELECT attrelid FROM pg_attribute JOIN pg_class AS c ON c.oid = attrelid
         WHERE attname = 'queue_id' AND relkind = 'r'
-          AND relnamespace = 'queue_data'::regnamespace
+          AND relnamespace = 'queue_data'::regnamespace AND relname !~ '^finished_\d'
     LOOP
         EXECUTE format('SELECT count(*) FROM %s AS r WHERE NOT EXISTS
             (SELECT FROM queue_data.queue AS q WHERE q.id = r.queue_id)', relation)

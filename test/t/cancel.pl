@@ -271,6 +271,9 @@ my $retry = q{until said=$("$@" 2>&1); do
 done
 echo "$said"};
 my @workers;
+
+# That the queue is paused at first is said in a NOTICE.
+local $ENV{PGOPTIONS} = '-c client_min_messages=warning';
 for my $worker (1 .. 16, 'cancel', 'cancel')
 {
 	my $call = $worker eq 'cancel' ? 'CALL cancel(1)' : "CALL complete($worker)";

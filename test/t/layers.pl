@@ -276,8 +276,10 @@ none(
 	grep { m{^(?!perl/ClusterTest)} && slurp("$source/../test/$_") =~ /^use PostgreSQL::Test::Cluster\b/m }
 	  map { s{.*/test/}{}r } glob "$source/../test/{perl/*.pm,t/*.pl}");
 
+# The copy of the source that recipes.pl makes and changes has no other tests.
 none('every mutant in test/mutants applies, and its tests exist',
-	split /\n/, output_of('perl', "$source/../test/mutants/mutants.pl", 'check'));
+	split /\n/, output_of('perl', "$source/../test/mutants/mutants.pl", 'check'))
+  if -d "$source/../test/mutants";
 
 # --- layout ---
 

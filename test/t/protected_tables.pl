@@ -151,7 +151,7 @@ is( $node->safe_psql(
 	SELECT count(bt_index_parent_check(indexrelid, true))
 	FROM pg_index WHERE indrelid IN ('queue_data.message_0'::regclass,
 		'queue_data.delayed_0'::regclass, 'queue_data.dedup_key'::regclass)}),
-	'11',
+	'12',
 	'plain indexes: all entries are there');
 $node->safe_psql(
 	'postgres', q{
