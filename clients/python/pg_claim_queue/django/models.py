@@ -1,0 +1,1 @@
+"""None: post_migrate is sent for applications that have this module only."""
