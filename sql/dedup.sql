@@ -309,7 +309,7 @@ SELECT queue_push('all', '4', ttl => 1, dedup_key => 'l') AS id \gset
 SELECT pg_sleep(1.1);
 SELECT queue_push('all', '5', dedup_key => 'l', dedup => 'replace') = :id AS same;
 
--- who may replace: who may claim as well
+-- a role that may push replaces only if it may claim as well
 SELECT queue_purge('all'), queue_push('all', '"secret"', dedup_key => 'k') IS NOT NULL AS pushed;
 CREATE ROLE regress_dedup_pusher IN ROLE queue_producer, queue_consumer;
 SELECT queue_grant('all', 'regress_dedup_pusher', 'push'), queue_grant('all', 'queue_admin', 'claim');

@@ -131,9 +131,7 @@ mark_canceled(const Queue *queue, MessageTable *table, HeapTuple tuple,
 
 	message_set_canceled(&form);
 	if (reason != NULL)
-		new = attributes_replace(desc, tuple,
-								 attributes_set_text(attributes_of(desc, tuple),
-													 "last_error", reason));
+		new = attributes_set_last_error(desc, tuple, reason);
 	new = message_row_change(desc, new, &form);
 	message_update_locked(table, tuple, new);
 	record = xact_add(&records);

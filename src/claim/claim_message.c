@@ -533,13 +533,9 @@ give_back_failed(const Queue *queue, MessageTable *table, HeapTuple tuple,
 
 	if (terms->error != NULL)
 	{
-		Jsonb	   *old = attributes_of(desc, tuple);
-
 		finished_record(queue, table, tuple, FINISHED_FAILED, terms->error,
 						NULL);
-		tuple = attributes_replace(desc, tuple,
-								   attributes_set_text(old, "last_error",
-													   terms->error));
+		tuple = attributes_set_last_error(desc, tuple, terms->error);
 	}
 
 	/* A duplicate never is a dead letter. */

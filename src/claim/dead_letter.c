@@ -54,7 +54,6 @@
 #define ORIGIN_ID				"origin_id"
 #define REASON					"reason"
 #define CLAIM_COUNT				"claim_count"
-#define LAST_ERROR				"last_error"
 
 /* How many dead letters are sent back with one snapshot */
 #define REDRIVE_BATCH			1000
@@ -196,8 +195,7 @@ static Jsonb *
 form_letter_attributes(const Queue *queue, HeapTuple tuple, TupleDesc desc,
 					   const char *reason, int claim_count)
 {
-	char	   *last_error = attributes_text(attributes_of(desc, tuple),
-											 LAST_ERROR);
+	char	   *last_error = attributes_last_error(desc, tuple);
 	JsonbInState state = {0};
 
 	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
@@ -229,8 +227,7 @@ dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	fill_moved_message(&letter, desc, tuple);
 	letter.ttl = queue->dead_ttl >= 0 ? queue->dead_ttl :
 		options_default_ttl(&dead);
-	letter.claim_count = message_read(tuple).claim_count -
-		attributes_given_back(desc, tuple);
+	letter.claim_count = attributes_claim_count(desc, tuple);
 	letter.attributes = form_letter_attributes(queue, tuple, desc, reason,
 											   letter.claim_count);
 	push_messages(&dead, &letter, 1);

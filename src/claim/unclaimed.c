@@ -4,8 +4,8 @@
  *	  Changing messages that no claim holds.
  *
  * NOTES
- *	  A person who looks at a queue names messages by their ids, and may have
- *	  looked some time ago.  So a message that is gone, or in another state by
+ *	  The caller names messages by their ids, which it may have read some time
+ *	  ago.  So a message that is gone, or in another state by
  *	  now, is no error: it is left as it is, and does not count.
  *
  *	  As in all functions that change several messages, they are locked in one
@@ -42,6 +42,9 @@ typedef void (*UnclaimedChange) (const Queue *queue, MessageTable *table,
 static bool try_change(const Queue *queue, int64 id, int states,
 					   UnclaimedChange change, const char *error,
 					   bool *changed);
+static int64 try_messages(const Queue *queue, const Datum *ids, int n,
+						  int states, UnclaimedChange change,
+						  const char *error);
 static int64 change_messages(const Queue *queue, Datum *ids, int n, int states,
 							 UnclaimedChange change, const char *error);
 static void make_free(const Queue *queue, MessageTable *table,
@@ -87,43 +90,53 @@ try_change(const Queue *queue, int64 id, int states, UnclaimedChange change,
 	return locked;
 }
 
-/* Change messages.  Returns how many; a repeated id counts once. */
+/*
+ * Lock messages, whose ids are sorted, and change them, unless "change" is
+ * NULL.  Returns how many; a repeated id counts once.
+ */
 static int64
-change_messages(const Queue *queue, Datum *ids, int n, int states,
-				UnclaimedChange change, const char *error)
+try_messages(const Queue *queue, const Datum *ids, int n, int states,
+			 UnclaimedChange change, const char *error)
 {
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "change of a message",
 												  ALLOCSET_DEFAULT_SIZES);
 	int64		nchanged = 0;
 
-	claim_sort_ids(ids, n);
-
-	/* First lock all. */
-	for (int i = 0; i < 2 * n; i++)
+	for (int i = 0; i < n; i++)
 	{
-		bool		is_first = i < n;
-		int			which = i % n;
 		MemoryContext old = MemoryContextSwitchTo(context);
 		bool		changed = false;
-		bool		done = which > 0 && ids[which] == ids[which - 1];
+		bool		done = i > 0 && ids[i] == ids[i - 1];
 
 		while (!done)
 		{
 			CHECK_FOR_INTERRUPTS();
 			segment_push_snapshot();
-			done = try_change(queue, DatumGetInt64(ids[which]), states,
-							  is_first ? NULL : change, error, &changed);
+			done = try_change(queue, DatumGetInt64(ids[i]), states, change,
+							  error, &changed);
 			PopActiveSnapshot();
 		}
 		CommandCounterIncrement();
-		if (changed && !is_first)
+		if (changed)
 			nchanged++;
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(context);
 	}
 	MemoryContextDelete(context);
 	return nchanged;
+}
+
+/* Change messages.  Returns how many; a repeated id counts once. */
+static int64
+change_messages(const Queue *queue, Datum *ids, int n, int states,
+				UnclaimedChange change, const char *error)
+{
+	claim_sort_ids(ids, n);
+
+	/* First lock all. */
+	(void) try_messages(queue, ids, n, states, NULL, NULL);
+	return try_messages(queue, ids, n, states, change, error);
 }
 
 /* Move a delayed message to those that claims scan. */
@@ -155,9 +168,7 @@ bury_unclaimed(const Queue *queue, MessageTable *table, TupleTableSlot *slot,
 	HeapTuple	tuple = row_tuple(slot);
 
 	if (error != NULL)
-		tuple = attributes_replace(desc, tuple,
-								   attributes_set_text(attributes_of(desc, tuple),
-													   "last_error", error));
+		tuple = attributes_set_last_error(desc, tuple, error);
 	dead_letter_check_move(queue);
 	if (!dead_letter_move(queue, table, tuple, DEAD_LETTER_BURIED))
 		elog(ERROR, "could not bury a message that is locked");

@@ -145,7 +145,7 @@ finished_insert(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	if (active == NO_SEGMENT)
 		return;
 	if (error == NULL && outcome != FINISHED_COMPLETED)
-		error = attributes_text(attributes_of(desc, tuple), "last_error");
+		error = attributes_last_error(desc, tuple);
 
 #define SET(attribute, value) values[Anum_finished_##attribute - 1] = (value)
 #define SET_OR_NULL(attribute, value, is_null) \

@@ -183,8 +183,7 @@ put_browsed_message(MessageResult *result, TupleDesc desc, HeapTuple tuple,
 												  ALLOCSET_SMALL_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(context);
 	MessageState state = message_state(desc, tuple, form, now);
-	char	   *error = attributes_text(attributes_of(desc, tuple),
-										"last_error");
+	char	   *error = attributes_last_error(desc, tuple);
 	TimestampTz expires_at = form->expires_at;
 	struct varlena *allocated;
 	Datum		values[Natts_browsed_message];
@@ -221,7 +220,7 @@ put_browsed_message(MessageResult *result, TupleDesc desc, HeapTuple tuple,
 				no_digest);
 	COPY(Anum_message_batch);
 	COPY(Anum_message_after_batch);
-	ADD(Int32GetDatum(form->claim_count - attributes_given_back(desc, tuple)));
+	ADD(Int32GetDatum(attributes_claim_count(desc, tuple)));
 
 	/* While it waits for a batch, it is counted as pushed in the future. */
 	ADD_OR_NULL(TimestampTzGetDatum(form->created_at), state == STATE_WAITING);
@@ -289,8 +288,7 @@ message_result_add(MessageResult *result, const Queue *queue, TupleDesc desc,
 	SET(claim_id, is_claimed ? CStringGetTextDatum(result->claim_id) :
 		(Datum) 0);
 	isnull[Anum_queue_message_claim_id - 1] = !is_claimed;
-	SET(claim_count, Int32GetDatum(form.claim_count -
-								   attributes_given_back(desc, tuple)));
+	SET(claim_count, Int32GetDatum(attributes_claim_count(desc, tuple)));
 	SET(priority, Int32GetDatum(form.priority));
 	SET(created_at, TimestampTzGetDatum(form.created_at));
 	SET(group_key, heap_getattr(tuple, Anum_message_group_key, desc,

@@ -22,11 +22,15 @@
 
 #include "catalog/tables.h"
 #include "storage/attributes.h"
+#include "storage/message_row.h"
 #include "util/compat.h"
 #include "util/json.h"
 
 #define GIVEN_BACK	"given_back"
 #define ERROR_MAX	8192		/* bytes of an error that are stored */
+
+static HeapTuple set_attribute(TupleDesc desc, HeapTuple tuple,
+							   JsonbInState *state);
 
 /* Returns the attributes of a message, or NULL. */
 Jsonb *
@@ -80,6 +84,41 @@ attributes_given_back(TupleDesc desc, HeapTuple tuple)
 	return (int) Max(0, Min(n, PG_INT32_MAX));
 }
 
+/*
+ * Returns how often a message was claimed, without the claims that gave it
+ * back without having failed: the claim_count that users see.
+ */
+int
+attributes_claim_count(TupleDesc desc, HeapTuple tuple)
+{
+	return message_read(tuple).claim_count -
+		attributes_given_back(desc, tuple);
+}
+
+/* Returns the last error of a message, or NULL if there is none. */
+char *
+attributes_last_error(TupleDesc desc, HeapTuple tuple)
+{
+	return attributes_text(attributes_of(desc, tuple), LAST_ERROR);
+}
+
+/*
+ * Returns a copy of a message's row with the one attribute that was pushed to
+ * *state set.
+ */
+static HeapTuple
+set_attribute(TupleDesc desc, HeapTuple tuple, JsonbInState *state)
+{
+	int			column = Anum_message_attributes;
+	bool		isnull = false;
+	Datum		value;
+
+	compat_push_jsonb(state, WJB_END_OBJECT, NULL);
+	value = JsonbPGetDatum(json_merge(attributes_of(desc, tuple),
+									  JsonbValueToJsonb(state->result)));
+	return heap_modify_tuple_by_cols(tuple, desc, 1, &column, &value, &isnull);
+}
+
 /* Returns a copy of a message's row that was given back once more. */
 HeapTuple
 attributes_count_given_back(TupleDesc desc, HeapTuple tuple)
@@ -89,31 +128,16 @@ attributes_count_given_back(TupleDesc desc, HeapTuple tuple)
 	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
 	json_add_integer(&state, GIVEN_BACK,
 					 (int64) attributes_given_back(desc, tuple) + 1);
-	compat_push_jsonb(&state, WJB_END_OBJECT, NULL);
-	return attributes_replace(desc, tuple,
-							  json_merge(attributes_of(desc, tuple),
-										 JsonbValueToJsonb(state.result)));
+	return set_attribute(desc, tuple, &state);
 }
 
-/* Returns the attributes, NULL if there are none, with this one set. */
-Jsonb *
-attributes_set_text(Jsonb *attributes, const char *key, const char *value)
+/* Returns a copy of a message's row with this last error. */
+HeapTuple
+attributes_set_last_error(TupleDesc desc, HeapTuple tuple, const char *error)
 {
 	JsonbInState state = {0};
 
 	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
-	json_add_text(&state, key, value);
-	compat_push_jsonb(&state, WJB_END_OBJECT, NULL);
-	return json_merge(attributes, JsonbValueToJsonb(state.result));
-}
-
-/* Returns a copy of a message's row with these attributes. */
-HeapTuple
-attributes_replace(TupleDesc desc, HeapTuple tuple, Jsonb *attributes)
-{
-	int			column = Anum_message_attributes;
-	Datum		value = JsonbPGetDatum(attributes);
-	bool		isnull = false;
-
-	return heap_modify_tuple_by_cols(tuple, desc, 1, &column, &value, &isnull);
+	json_add_text(&state, LAST_ERROR, error);
+	return set_attribute(desc, tuple, &state);
 }

@@ -75,8 +75,8 @@ like($out, qr/^OK \([3-9]\d tests/m, 'all of them') or diag($out);
 isnt($status, 0, 'a runner of jobs that there are not ends');
 like($out, qr/Stopped: none-possible/, 'and says why');
 
-# --- Pages are edited while four runners work, one of them through the pool; one is killed, and one is
-# told to stop ---
+# --- Pages are edited while four runners work, one of them through the pool; one is killed, and one ends
+# at a signal ---
 
 value(q{CREATE TABLE public.runs (id serial, n int, pid int,
 	since timestamptz DEFAULT clock_timestamp(), until timestamptz);
