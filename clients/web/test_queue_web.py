@@ -66,6 +66,16 @@ def becomes(function, name):
     report(function(), name)
 
 
+def comes(browser, path, text, name):
+    """The page has the text, at the latest when it shows nothing that was read before."""
+    until = time.monotonic() + TIMEOUT
+    browser.get(path)
+    while text not in browser.text and time.monotonic() < until:
+        time.sleep(0.1)
+        browser.get(path)
+    has(browser.text, text, name)
+
+
 def sql(statement, *values, dbname="postgres"):
     with psycopg.connect(SERVER, user=ADMIN, autocommit=True, dbname=dbname) as db:
         cursor = db.execute(statement, values or None)
@@ -452,9 +462,8 @@ def test_lost(program, boss, owner):
 
     sql("ALTER ROLE boss CONNECTION LIMIT 0")
     gone("boss")
-    time.sleep(1.1)
-    boss.get("/jobs")
-    has(boss.text, "too many connections for role", "connections are used up: the page says so")
+    comes(boss, "/jobs", "too many connections for role",
+          "connections are used up: the page says so")
     logs(program, "role 'boss': connection lost: connection failed: FATAL: too many connections",
          "and so does the log")
     sql("ALTER ROLE boss CONNECTION LIMIT -1")
@@ -465,10 +474,8 @@ def test_lost(program, boss, owner):
     # A new connection needs the password again.
     sql("ALTER ROLE owner PASSWORD 'changed'")
     gone("owner")
-    time.sleep(1.1)
-    owner.get("/jobs")
-    has(owner.text, "Your session has ended. PostgreSQL refuses the role: ",
-        "the password was changed: the session ends")
+    comes(owner, "/jobs", "Your session has ended. PostgreSQL refuses the role: ",
+          "the password was changed: the session ends")
     logs(program, "role 'owner': PostgreSQL refuses the role: ", "a line in the log")
     owner.get("/")
     has(owner.text, "Log in", "and has ended")
