@@ -3,9 +3,7 @@
 -- queue_step with "bury".
 
 CREATE EXTENSION queue;
--- said once in a session, where the library is not preloaded
 SET client_min_messages = warning;
-SELECT queue_channel('q') \gset
 CREATE VIEW letters AS
 SELECT q.name, d.body, d.origin_queue, d.reason, d.last_error, d.claim_count
 FROM queue_list("limit" => 100) AS q, queue_dead_letters(q.name, 100) AS d

@@ -2,10 +2,8 @@
 -- done for it takes effect any more.
 
 CREATE EXTENSION queue;
--- said once in a session, where the library is not preloaded
 SET client_min_messages = warning;
 SET queue.min_claim_ttl = 1;
-SELECT queue_channel('q') \gset
 -- DETAIL has ids of messages.
 CREATE FUNCTION refused(command text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE

@@ -6,10 +6,6 @@
 -- first message of each group, the second of each, and so on.
 
 CREATE EXTENSION queue;
--- said once in a session, where the library is not preloaded
-SET client_min_messages = warning;
-SELECT queue_channel('q') \gset
-RESET client_min_messages;
 SET queue.min_claim_ttl = 1;
 SET queue.min_claim_grace = 0;
 SET queue.min_message_ttl = 1;

@@ -2,9 +2,7 @@
 -- it, results, and the errors of attempts.
 
 CREATE EXTENSION queue;
--- said once in a session, where the library is not preloaded
 SET client_min_messages = warning;
-SELECT queue_channel('q') \gset
 SET queue.min_message_ttl = 1;
 SET queue.min_claim_ttl = 1;
 SET queue.min_claim_grace = 0;

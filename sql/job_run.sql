@@ -2,10 +2,6 @@
 -- it refuses.  test/t has what background processes do.
 
 CREATE EXTENSION queue;
--- said once in a session, where the library is not preloaded
-SET client_min_messages = warning;
-SELECT queue_channel('q') \gset
-RESET client_min_messages;
 -- Only this session runs jobs here: a template database has no worker.
 ALTER DATABASE :"DBNAME" IS_TEMPLATE true;
 DO $$

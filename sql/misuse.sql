@@ -4,10 +4,6 @@
 -- expression, a function without permission, and two read-only transactions.
 
 CREATE EXTENSION queue;
--- said once in a session, where the library is not preloaded
-SET client_min_messages = warning;
-SELECT queue_channel('q') \gset
-RESET client_min_messages;
 \set SHOW_CONTEXT never
 -- the same of a call whose message names an id
 CREATE FUNCTION pg_temp.say(call text, id bigint)

@@ -4,15 +4,9 @@ SET queue.project = 'pgmq';
 CREATE EXTENSION queue;
 CREATE EXTENSION queue_pgmq;
 
--- Without shared memory there are gaps between the ids, so that pgmq.pl
--- tests that.
-SELECT queue_push('gaps', '1') IS NOT NULL AS pushed;
-SELECT count(*) = 0 AS has_gaps FROM queue_data.maps() \gset
-SELECT queue_drop('gaps');
-\if :has_gaps
-    DROP EXTENSION queue, queue_pgmq;
-    \quit
-\endif
+-- The first push of an extension may leave a gap between the ids.
+SELECT queue_push('gap', '1') IS NOT NULL AS pushed;
+SELECT queue_drop('gap');
 
 -- Queues
 SELECT pgmq.create('Jobs');

@@ -1,10 +1,6 @@
 -- Privileges: which role may call which function.
 
 CREATE EXTENSION queue;
--- said once in a session, where the library is not preloaded
-SET client_min_messages = warning;
-SELECT queue_channel('q') \gset
-RESET client_min_messages;
 \set VERBOSITY sqlstate
 
 CREATE ROLE regress_queue_nobody;

@@ -17,7 +17,6 @@
 #include "claim/cancel.h"
 #include "claim/claim_commit.h"
 #include "claim/group_rate.h"
-#include "commands/batch_end.h"
 #include "commands/queue_cmds.h"
 #include "jobs/handler.h"
 #include "jobs/runner_pool.h"
@@ -30,6 +29,7 @@
 #include "shmem/batch_state.h"
 #include "shmem/database_state.h"
 #include "shmem/depth_state.h"
+#include "shmem/error_state.h"
 #include "shmem/shmem.h"
 #include "shmem/shmem_table.h"
 #include "stats/counters.h"
@@ -47,20 +47,22 @@ void
 _PG_init(void)
 {
 	/*
-	 * First, since it may fail, and then the session loads the library again:
-	 * the areas of shared memory, and the memory itself.
+	 * First, since it fails where there is no shared memory, and then each
+	 * call of a function loads the library again: the areas of shared memory,
+	 * and the memory itself.
 	 */
 	table_init_growth();
 	database_init();
 	depth_init();
 	batch_state_init();
 	await_state_init();
+	error_state_init();
 	shmem_maps_init();
 	lanes_init();
 	pool_init();
 	shmem_init();
 
-	settings_define(shmem_is_wanted());
+	settings_define();
 	catalog_init();
 
 	/*
@@ -75,16 +77,12 @@ _PG_init(void)
 	 */
 	lazy_push_init();
 	counts_init();
-	if (shmem_is_wanted())
-	{
-		database_register_callbacks();
-		pending_init();
-		await_state_register_callbacks();
-		hooks_init();
-		launcher_init();
-	}
+	database_register_callbacks();
+	pending_init();
+	await_state_register_callbacks();
+	hooks_init();
+	launcher_init();
 	queue_cmds_init();
-	batch_end_init();
 	handler_init();
 	role_init();
 	group_rate_init();

@@ -220,8 +220,6 @@ sub prepare
 {
 	$dir = PostgreSQL::Test::Utils::tempdir();
 	start_server("queue.min_claim_ttl = 1\nmax_connections = 200");
-	plan skip_all => 'the library is not preloaded'
-	  if value('SHOW shared_preload_libraries') !~ /queue/;
 	value(q{
 		CREATE ROLE app LOGIN IN ROLE queue_producer, queue_consumer;
 		CREATE ROLE secret LOGIN IN ROLE queue_producer, queue_consumer;

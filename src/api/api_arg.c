@@ -20,7 +20,6 @@
 
 #include "api/api_arg.h"
 #include "queue/registry.h"
-#include "shmem/shmem.h"
 #include "storage/claim_id.h"
 #include "util/args.h"
 #include "util/settings.h"
@@ -56,35 +55,11 @@ api_check_left(FunctionCallInfo fcinfo, const char *name)
 }
 
 /*
- * Say once in a session what does not work because the library is not
- * preloaded.
- */
-void
-api_notice_not_preloaded(const char *effect)
-{
-	if (shmem_exists() || notice_given)
-		return;
-	notice_given = true;
-
-	/* There was no room for shared memory; a warning has said what to do. */
-	if (shmem_is_wanted())
-	{
-		ereport(NOTICE,
-				(errmsg("there is no shared memory for queues: %s", effect)));
-		return;
-	}
-	ereport(NOTICE,
-			(errmsg("the library \"queue\" is not preloaded: %s", effect),
-			 errhint("Add queue to \"shared_preload_libraries\" and restart the server.")));
-}
-
-/*
  * Say once in a session what does not work because no background worker runs.
  */
 void
 api_notice_no_worker(const char *effect)
 {
-	api_notice_not_preloaded(effect);
 	if (setting_database_workers > 0 || notice_given)
 		return;
 	notice_given = true;

@@ -20,7 +20,6 @@
 
 extern void api_check_can_write(const char *function);
 extern void api_check_left(FunctionCallInfo fcinfo, const char *name);
-extern void api_notice_not_preloaded(const char *effect);
 extern void api_notice_no_worker(const char *effect);
 extern TriggerData *api_check_trigger(FunctionCallInfo fcinfo,
 									  const char *function);

@@ -19,7 +19,6 @@
 #include "api/api_row.h"
 #include "catalog/numbers.h"
 #include "claim/cancel.h"
-#include "commands/batch_end.h"
 #include "push/push_batch.h"
 #include "queue/shard.h"
 #include "storage/batches.h"
@@ -177,9 +176,6 @@ sql_batch_status(PG_FUNCTION_ARGS)
 
 	InitMaterializedSRF(fcinfo, 0);
 	batch_open(id, &batch);
-
-	/* Where no worker notices the end, we do. */
-	(void) batch_end_here(id, 0);
 	batches_count(&batch, &unfinished, &waiting);
 
 	/* If it has finished since, its row has the counts. */

@@ -118,8 +118,6 @@ reason_of(const Handler *handler, const char *problem)
 	/* The command that has paused the queue is reason enough. */
 	if (handler->paused)
 		return NULL;
-	if (!pool_exists())
-		return "the library \"queue\" is not preloaded: only job_run() runs jobs";
 	if (setting_database_workers == 0 || setting_max_runners == 0 ||
 		setting_runners == 0)
 		return "no background process may run jobs (\"queue.database_workers\", \"queue.max_runners\", \"queue.runners\"): only job_run() does";
@@ -195,7 +193,7 @@ add_job_columns(ApiRow *row, const Runner *runner)
  * the same time; running: those that do.  pid: of the process, which the role
  * that bound the handler may cancel with pg_cancel_backend.  running_since:
  * when the attempt began.  progress: done, total, note, as job_progress has
- * reported them.  Without shared memory no job is seen to run.
+ * reported them.
  *
  * Result: no row when the queue is unknown or has no handler.
  * Errors: 22023 name, 42501 q is given, and the caller is neither owner nor

@@ -34,7 +34,6 @@
 
 #include "api/api_arg.h"
 #include "shmem/database_state.h"
-#include "shmem/shmem.h"
 #include "util/compat.h"
 
 #define TRIGGER_NAME	"queue_start_at_login"
@@ -127,7 +126,6 @@ sql_queue_start_at_login(PG_FUNCTION_ARGS)
 Datum
 sql_queue_start_worker(PG_FUNCTION_ARGS)
 {
-	if (shmem_exists())
-		database_join();
+	database_join();
 	PG_RETURN_VOID();
 }

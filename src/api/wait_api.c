@@ -105,7 +105,6 @@ check_may_wait(FunctionCallInfo fcinfo, const char *function)
  * milliseconds; 0 checks once.
  *
  * Result: ready: whether it has.  Another session may be quicker to claim it.
- * A NOTICE, once in a session, if nothing wakes it, so that it polls.
  * Errors: 22004 and 22023 arguments, 42501 no right to claim, 25006 read-only,
  * 25001 unless timeout_ms is 0: called where it cannot wait, in a transaction
  * block, a pipeline, a function, or a procedure with SECURITY DEFINER or SET.
@@ -119,10 +118,7 @@ sql_queue_wait(PG_FUNCTION_ARGS)
 	ApiRow		row = {0};
 
 	if (timeout > 0)
-	{
 		check_may_wait(fcinfo, "queue_wait()");
-		api_notice_not_preloaded("queue_wait() probes ten times a second");
-	}
 	api_row_add(&row, BoolGetDatum(wakeup_wait(name, timeout, false)));
 	return api_row_return(&row, fcinfo);
 }
@@ -156,8 +152,7 @@ sql_queue_wait_in_statement(PG_FUNCTION_ARGS)
  *
  * Result: result: {"outcome", "result", "error"}, as queue_finished shows
  * them; {"outcome": "unknown"} if there is neither the message nor a row in
- * the history; NULL after the timeout.  A NOTICE if nothing wakes it, so that
- * it polls, or the queue has no history.
+ * the history; NULL after the timeout.  A NOTICE if the queue has no history.
  * Errors: 22004 and 22023 arguments, 42501 as queue_finished, 25006 read-only,
  * 25001 unless timeout_ms is 0: called where it cannot wait, as queue_wait.
  * Source: Celery, AsyncResult.get.
@@ -179,10 +174,7 @@ sql_queue_await(PG_FUNCTION_ARGS)
 		timeout = arg_check_bounds("timeout_ms", PG_GETARG_INT32(2), 0, NULL,
 								   INT_MAX, NULL, " ms");
 	if (timeout != 0)
-	{
 		check_may_wait(fcinfo, "queue_await()");
-		api_notice_not_preloaded("queue_await() looks ten times a second");
-	}
 	result = await_message(name, id, timeout);
 	api_row_add_or_null(&row, JsonbPGetDatum(result), result == NULL);
 	return api_row_return(&row, fcinfo);

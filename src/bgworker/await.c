@@ -11,10 +11,8 @@
  *
  *	  Nothing wakes it when a message goes that leaves no row in the history,
  *	  by a purge or in a queue without _keep_finished, nor when the queue moves
- *	  to another server, nor at COMMIT PREPARED, nor by a transaction of a
- *	  session that had no shared memory when it began.  So it also looks from
- *	  time to time: ten times a second in a queue without history, or where
- *	  there is no shared memory.
+ *	  to another server, nor at COMMIT PREPARED.  So it also looks from time to
+ *	  time: ten times a second in a queue without history.
  *
  * src/bgworker/await.c
  *
@@ -114,8 +112,7 @@ wait_for_end(const char *name, int64 id, int64 deadline, MemoryContext context)
 	ConditionVariable *condition = await_state_condition(id);
 
 	/* An error cancels that. */
-	if (condition != NULL)
-		ConditionVariablePrepareToSleep(condition);
+	ConditionVariablePrepareToSleep(condition);
 	for (bool first = true;; first = false)
 	{
 		bool		has_history = false;
@@ -140,19 +137,13 @@ wait_for_end(const char *name, int64 id, int64 deadline, MemoryContext context)
 					 errhint("Say in its metadata for how many seconds to keep them: queue_update('%s', '{\"_keep_finished\": 86400}').",
 							 name)));
 		pause = wakeup_ms_until(deadline, now,
-								condition != NULL && has_history ?
-								LOOK_MS : POLL_MS);
+								has_history ? LOOK_MS : POLL_MS);
 
 		/* What the look has used ends with this, above all its locks. */
 		wakeup_commit();
-		if (condition == NULL)
-			wakeup_pause(pause, compat_wait_event("QueueAwait"));
-		else
-		{
-			ConditionVariableTimedSleep(condition, pause,
-										compat_wait_event("QueueAwait"));
-			wakeup_check_client();
-		}
+		ConditionVariableTimedSleep(condition, pause,
+									compat_wait_event("QueueAwait"));
+		wakeup_check_client();
 	}
 }
 

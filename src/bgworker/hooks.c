@@ -33,7 +33,6 @@
 #include "jobs/runner_pool.h"
 #include "queue/role.h"
 #include "shmem/database_state.h"
-#include "shmem/shmem.h"
 #include "util/compat.h"
 
 static ProcessUtility_hook_type previous_hook = NULL;
@@ -67,11 +66,8 @@ vacate_database(const char *database_name, bool drop)
 {
 	Oid			database = get_database_oid(database_name, true);
 
-	/*
-	 * Without shared memory there are no such processes.  Only a role that
-	 * may run the command may disturb them by it.
-	 */
-	if (OidIsValid(database) && shmem_exists() && compat_owns_database(database))
+	/* Only a role that may run the command may disturb them by it. */
+	if (OidIsValid(database) && compat_owns_database(database))
 	{
 		database_vacate(database);
 		pool_vacate(database, drop);

@@ -316,12 +316,6 @@ queue_launcher_main(Datum arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 
-	/*
-	 * After a crash there may be no room for shared memory.  Sessions try
-	 * again.
-	 */
-	if (!shmem_exists())
-		proc_exit(0);
 	if (!pg_atomic_compare_exchange_u32(database_launcher(), &none,
 										(uint32) my_proc_number() + 1))
 		proc_exit(0);			/* there is one already */

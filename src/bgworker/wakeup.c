@@ -19,8 +19,8 @@
  *	  later, before it claims.  So waiting sessions also probe every few
  *	  seconds without being woken.
  *
- *	  Without shared memory, and for a queue that does not exist yet, there is
- *	  nothing to sleep on: then the session probes ten times a second.
+ *	  A queue that does not exist yet, or whose map finds no room, has nothing to
+ *	  sleep on: then the session probes ten times a second.
  *
  * src/bgworker/wakeup.c
  *
@@ -36,7 +36,6 @@
 #include "utils/inval.h"
 
 #include "bgworker/wakeup.h"
-#include "claim/claim.h"
 #include "claim/claim_scan.h"
 #include "map/availability.h"
 #include "map/availability_visit.h"
@@ -50,7 +49,7 @@
 #include "util/limits.h"
 #include "util/settings.h"
 
-#define POLL_MS			100		/* between probes without shared memory */
+#define POLL_MS			100		/* between probes without a map */
 #define PROBE_MS		5000	/* between probes without being woken */
 #define DUE_MS			50		/* for the worker to do what is due */
 
@@ -138,16 +137,6 @@ wakeup_check_client(void)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* Sleep for so many milliseconds, where nothing wakes the session. */
-void
-wakeup_pause(long timeout, uint32 wait_event)
-{
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 timeout, wait_event);
-	ResetLatch(MyLatch);
-	wakeup_check_client();
-}
-
 /*
  * End the transaction of a procedure, and begin the next one.  The project may
  * be set for the transaction only, and still is the one to wait in.
@@ -173,8 +162,7 @@ wait_for_arrival(const char *name, int32 id, int64 deadline)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	long		timeout = wakeup_ms_until(deadline, clock_monotonic(), POLL_MS);
-	AvailabilityMap *map = claim_scan_uses_map() && id != 0 ?
-	availability_begin_wait(id) : NULL;
+	AvailabilityMap *map = id != 0 ? availability_begin_wait(id) : NULL;
 	TimestampTz wake_at;
 
 	/*
@@ -182,9 +170,11 @@ wait_for_arrival(const char *name, int32 id, int64 deadline)
 	 */
 	if (map == NULL)
 	{
-		wakeup_pause(timeout, compat_wait_event("QueueWait"));
-		if (id != 0)
-			(void) claim_make_something_free(id);
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 timeout, compat_wait_event("QueueWait"));
+		ResetLatch(MyLatch);
+		wakeup_check_client();
 		return false;
 	}
 

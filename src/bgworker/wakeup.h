@@ -20,6 +20,5 @@ extern bool wakeup_wait(const char *name, int timeout_ms, bool in_statement);
 extern long wakeup_ms_until(int64 then, int64 now, long max);
 extern void wakeup_check_client(void);
 extern void wakeup_commit(void);
-extern void wakeup_pause(long timeout, uint32 wait_event);
 
 #endif							/* QUEUE_WAKEUP_H */

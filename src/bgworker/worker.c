@@ -638,7 +638,7 @@ queue_worker_main(Datum arg)
 {
 	bool		woken = false;
 
-	if (!shmem_exists() || !become_worker(DatumGetObjectId(arg)))
+	if (!become_worker(DatumGetObjectId(arg)))
 		proc_exit(0);
 
 	/* A cancel request ends a step (task_step), never the process. */

@@ -285,6 +285,8 @@ counts_do_urgent(void)
 static bool
 counters_step(void *arg)
 {
+	if (*(uint32 *) arg == 0)
+		counters_flush_errors(&lost);
 	return !counters_flush((uint32 *) arg, COUNTERS_AT_ONCE, &lost);
 }
 
@@ -301,7 +303,7 @@ write_counters(void)
 		database_wake(GetCurrentTimestamp() + pause, false);
 		return;
 	}
-	if (began >= next_write && counters_are_in_maps())
+	if (began >= next_write && counters_are_pending())
 	{
 		while (task_step_or_postpone(POSTPONE_COUNTERS, 0, counters_step,
 									 &from) == TASK_MORE &&
@@ -310,7 +312,7 @@ write_counters(void)
 		next_write = clock_monotonic();
 		next_write += Max(COUNTS_PAUSE, WRITE_SHARE * (next_write - began));
 	}
-	if (counters_are_in_maps())
+	if (counters_are_pending())
 		database_wake(GetCurrentTimestamp() +
 					  Max(next_write - clock_monotonic(), 0), false);
 }

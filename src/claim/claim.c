@@ -86,13 +86,8 @@ static int	mark_chosen(const Queue *queue, ClaimScan *scan,
 static int	delete_chosen(const Queue *queue, ClaimScan *scan,
 						  const ClaimScanResult *found, Snapshot snapshot,
 						  MessageResult *result, List **runs);
-static int	hand_out_free(const Queue *queue, HandOutKind kind,
-						  const ClaimTerms *terms, MessageResult *result);
 static bool claim_by_name(ClaimAttempt *attempt, const char *name);
 static bool claim_from_ready(ClaimAttempt *attempt);
-
-/* See claim_register_empty() */
-static ClaimEmpty make_something_free = NULL;
 
 /* --- One queue --- */
 
@@ -145,40 +140,9 @@ claim_pop(const Queue *queue, int limit, MessageResult *result)
 	(void) hand_out_messages(queue, HAND_OUT_POP, &terms, result);
 }
 
-/*
- * Have a function called when nothing is free in a queue, and the database has
- * no worker: it returns whether it has made something free.
- */
-void
-claim_register_empty(ClaimEmpty function)
-{
-	make_something_free = function;
-}
-
-/*
- * What waits for a batch is freed by the worker, or else here: by the sessions
- * that need it.  Returns whether something was freed.
- */
-bool
-claim_make_something_free(int32 queue_id)
-{
-	return make_something_free(queue_id);
-}
-
 static int
 hand_out_messages(const Queue *queue, HandOutKind kind,
 				  const ClaimTerms *terms, MessageResult *result)
-{
-	int			n = hand_out_free(queue, kind, terms, result);
-
-	if (n == 0 && !queue->paused && claim_make_something_free(queue->id))
-		n = hand_out_free(queue, kind, terms, result);
-	return n;
-}
-
-static int
-hand_out_free(const Queue *queue, HandOutKind kind, const ClaimTerms *terms,
-			  MessageResult *result)
 {
 	/* A run of a message sees at least what this snapshot sees (dedup.c). */
 	Snapshot	snapshot = GetActiveSnapshot();

@@ -43,12 +43,6 @@ extern HeapTuple claim_mark_message(ChosenMessage *message,
 									const ClaimTerms *terms,
 									Snapshot snapshot, MessageTable *active);
 
-/* Called for a queue in which a claim has found nothing */
-typedef bool (*ClaimEmpty) (int32 queue_id);
-
-extern void claim_register_empty(ClaimEmpty function);
-extern bool claim_make_something_free(int32 queue_id);
-
 /*
  * Claim from the first of several queues that has something.  *queue is
  * filled in and has to live as long as the result, which refers to it.

@@ -45,10 +45,9 @@
  *	  the ranges have not changed meanwhile.  Where there are lanes, it gives
  *	  them what is free at once, as a claim does.
  *
- *	  6. Without a map (the library is not preloaded, on a standby, or when
- *	  the map is of no help) a pass scans all messages of the queue; so does
- *	  every pass over groups that cannot take turns by lanes
- *	  (claim_scan_groups.c).
+ *	  6. Without a map (on a standby, or when there is no room for it or it is
+ *	  of no help) a pass scans all messages of the queue; so does every pass
+ *	  over groups that cannot take turns by lanes (claim_scan_groups.c).
  *
  *	  7. Passes are repeated until one has found something, or it is sure that
  *	  there was a moment at which nothing was free (is_inconclusive).
@@ -83,7 +82,6 @@
 #include "queue/registry.h"
 #include "shmem/database_state.h"
 #include "shmem/segment_state.h"
-#include "shmem/shmem.h"
 #include "storage/counts.h"
 #include "storage/lane.h"
 #include "storage/message.h"
@@ -115,7 +113,7 @@ static int	compare_ids(const void *a, const void *b);
 bool
 claim_scan_uses_map(void)
 {
-	return shmem_exists() && !RecoveryInProgress();
+	return !RecoveryInProgress();
 }
 
 /* --- A scan and its passes --- */

@@ -175,7 +175,7 @@ static void
 sort_groups(ClaimScan *scan)
 {
 	ClaimGroups *groups = scan->pass.groups;
-	uint64		last = group_last_turn(scan->request.queue->id);
+	uint64		last = availability_last_turn(scan->request.queue->id);
 	int			max = (int) hash_get_num_entries(groups->table);
 	ClaimGroup **sorted = MemoryContextAlloc(groups->context, (max + 1) *
 											 sizeof(ClaimGroup *));
@@ -277,7 +277,7 @@ choose_in_turns(ClaimScan *scan)
 			}
 	} while (progress && claim_scan_wants_more(scan));
 	if (last != NULL)
-		group_set_last_turn(scan->request.queue->id, last->turn.lane);
+		availability_set_last_turn(scan->request.queue->id, last->turn.lane);
 }
 
 /* Find the first group that has something for a claim. */

@@ -56,7 +56,6 @@
 #include "catalog/tables.h"
 #include "claim/group_rate.h"
 #include "shmem/database_state.h"
-#include "shmem/shmem.h"
 #include "storage/lane.h"
 #include "storage/message_row.h"
 #include "storage/row.h"
@@ -106,7 +105,6 @@ static int	count_deliveries(int32 queue_id, uint64 lane, bool clear);
 static void set_rate_times(HeapTuple tuple, void *arg);
 static bool write_delivery(Relation rel, Oid index, const Delivery *delivery,
 						   TimestampTz now);
-static void forget_without_worker(void);
 
 /* To be called as the library is loaded. */
 void
@@ -338,16 +336,9 @@ write_deliveries(XactEvent event)
 	PopActiveSnapshot();
 	table_close(rel, NoLock);
 
-	/*
-	 * New rows have to be removed some time.  A transaction that is prepared
-	 * does not do that itself, as it would keep rows locked until its end.
-	 */
-	if (!inserted)
-		return;
-	if (shmem_exists())
+	/* New rows have to be removed some time. */
+	if (inserted)
 		database_wake(now + GROUP_RATE_PAUSE, false);
-	else if (event == XACT_EVENT_PRE_COMMIT)
-		forget_without_worker();
 }
 
 /* --- Rows that are not needed any more --- */
@@ -430,22 +421,4 @@ group_rate_forget(RateSweep *sweep)
 			(errmsg_internal("read %d rates of groups", nread)));
 	sweep->page += PAGES_AT_ONCE;
 	return sweep->page < pages;
-}
-
-/* Without shared memory, each session removes rows, once a minute. */
-static void
-forget_without_worker(void)
-{
-	static TimestampTz not_before = 0;
-	static RateSweep sweep = {0};
-	TimestampTz now = GetCurrentTimestamp();
-
-	/* If the clock was set back, not_before may be very far ahead. */
-	if (now < not_before && not_before <= now + GROUP_RATE_PAUSE)
-		return;
-	if (!group_rate_forget(&sweep))
-	{
-		sweep.page = 0;
-		not_before = now + GROUP_RATE_PAUSE;
-	}
 }

@@ -32,7 +32,6 @@
 
 #include "catalog/message_id.h"
 #include "catalog/message_table.h"
-#include "catalog/numbers.h"
 #include "catalog/tables.h"
 #include "claim/claim_update.h"
 #include "claim/visibility.h"
@@ -43,7 +42,6 @@
 #include "queue/group.h"
 #include "queue/message_list.h"
 #include "queue/options.h"
-#include "shmem/shmem.h"
 #include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
@@ -76,10 +74,7 @@ visibility_new_base(const Queue *queue)
 {
 	int			n = 1;
 
-	/* Without shared memory each push takes a block of numbers. */
-	return shmem_exists() ?
-		availability_take_numbers(queue->id, 1, n, &n) :
-		numbers_next_block() + MESSAGE_ID_BLOCK - 1;
+	return availability_take_numbers(queue->id, 1, n, &n);
 }
 
 /*

@@ -26,9 +26,6 @@
  *	  behind.  When all has been read, the worker begins again, after a
  *	  pause, at the first one that was left.
  *
- *	  Where there is no worker, the sessions that need it call
- *	  batch_end_here(), but not in transaction blocks.
- *
  * src/commands/batch_end.c
  *
  *-------------------------------------------------------------------------
@@ -39,16 +36,12 @@
 #include "access/table.h"
 #include "access/twophase.h"
 #include "access/xact.h"
-#include "access/xlog.h"
-#include "catalog/pg_authid.h"
 #include "miscadmin.h"
-#include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
 #include "catalog/numbers.h"
 #include "catalog/relations.h"
-#include "claim/claim.h"
 #include "claim/dead_letter.h"
 #include "commands/batch_end.h"
 #include "commands/queue_cmds.h"
@@ -57,7 +50,6 @@
 #include "queue/finished.h"
 #include "queue/registry.h"
 #include "shmem/database_state.h"
-#include "shmem/shmem.h"
 #include "storage/batches.h"
 #include "storage/counts.h"
 #include "storage/message.h"
@@ -70,7 +62,6 @@
 #define READ_TIME		(USECS_PER_SEC / 200)	/* or as many as are freed in
 												 * that time */
 #define ROWS_AT_ONCE	1000	/* of queue_data.batch */
-#define ENDS_AT_ONCE	100		/* batches that a claim looks at */
 
 /* How long a batch stays open at most, and is remembered afterwards */
 #define BATCH_TIME		(14 * USECS_PER_DAY)
@@ -118,8 +109,6 @@ static bool free_message(Freeing *freeing, MessageTable *table,
 static bool is_read_later(Freeing *freeing, MessageTable *table, int64 id);
 static bool free_next(MessageTable *table, TupleTableSlot *slot, void *arg);
 static void free_waiting(Freeing *freeing);
-static bool may_end_here(void);
-static bool free_in_queue(int32 queue_id);
 
 /* --- Finding that a batch has finished --- */
 
@@ -385,10 +374,8 @@ free_next(MessageTable *table, TupleTableSlot *slot, void *arg)
 
 	if (is_read_later(freeing, table, id))
 		return false;
-	if ((freeing->only_old &&
-		 message_read(tuple).created_at > freeing->now) ||
-		(step->only_queue != 0 &&
-		 message_row_queue(tuple) != step->only_queue))
+	if (freeing->only_old &&
+		message_read(tuple).created_at > freeing->now)
 		return true;
 	old = MemoryContextSwitchTo(freeing->context);
 	if (free_message(freeing, table, slot))
@@ -468,7 +455,7 @@ int64
 batch_end_next(int64 id)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	int64		waiting = batches_next_waiting(id, false);
+	int64		waiting = batches_next_waiting(id);
 	Batch		batch;
 
 	for (int n = 1; batches_next(id, &batch) && batch.id < waiting; n++)
@@ -517,90 +504,4 @@ batch_end_step(void *arg)
 		table_close(rel, NoLock);
 	}
 	return false;
-}
-
-/* --- Without a worker --- */
-
-/* Returns whether this session has to do the worker's part, and may. */
-static bool
-may_end_here(void)
-{
-	/*
-	 * In a transaction block, the row of the batch would stay locked until
-	 * that ends.  Sessions that add members would wait: for ever, if it is
-	 * prepared.
-	 */
-	if (IsTransactionBlock())
-		return false;
-	if (shmem_exists())
-		database_join();
-	return !database_has_worker() && !XactReadOnly && !RecoveryInProgress();
-}
-
-/*
- * In a database without a worker: look whether a batch has finished, and free
- * some of what waits for it, in this queue or (0) in any.  Returns whether
- * something was freed.
- */
-bool
-batch_end_here(int64 id, int32 queue_id)
-{
-	BatchStep	step = {
-		.id = id,.progress.witness = BATCH_NOT_PROBED,.only_queue = queue_id
-	};
-	int			nest_level;
-	int			context;
-	Oid			user;
-
-	/* What this transaction has done counts when it is committed. */
-	if (!may_end_here() || batches_have_records(id))
-		return false;
-
-	/*
-	 * As the worker: the queue may be in a project of another role.  No code
-	 * of users runs meanwhile, and an error restores the user and the
-	 * settings at the rollback.
-	 */
-	GetUserIdAndSecContext(&user, &context);
-	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID,
-						   context | SECURITY_LOCAL_USERID_CHANGE);
-	nest_level = NewGUCNestLevel();
-	do
-		(void) batch_end_step(&step);
-	while (step.goes_on && step.nfreed == 0);
-	AtEOXact_GUC(false, nest_level);
-	SetUserIdAndSecContext(user, context);
-	return step.nfreed > 0;
-}
-
-/*
- * Callback of claim.c: look whether batches have finished for which messages
- * of this queue may wait.  Each call looks at others, if there are many.
- */
-static bool
-free_in_queue(int32 queue_id)
-{
-	static int64 marker = 0;
-	bool		freed = false;
-
-	if (!may_end_here())
-		return false;
-	for (int i = 0; i < ENDS_AT_ONCE && !freed; i++)
-	{
-		marker = batches_next_waiting(marker, true);
-		if (marker == PG_INT64_MAX)
-		{
-			marker = 0;
-			break;
-		}
-		freed = batch_end_here(marker, queue_id);
-	}
-	return freed;
-}
-
-/* To be called once, when the library is loaded. */
-void
-batch_end_init(void)
-{
-	claim_register_empty(free_in_queue);
 }

@@ -18,7 +18,6 @@ typedef struct BatchStep
 	int64		id;
 	bool		look_for_old;	/* what has waited for too long becomes dead
 								 * letters, if the batch has not finished */
-	int32		only_queue;		/* free only messages of this queue, or 0 */
 
 	/* Set by the last step, for the next one */
 	BatchProgress progress;
@@ -30,9 +29,7 @@ typedef struct BatchStep
 	int			nfreed;			/* messages */
 } BatchStep;
 
-extern void batch_end_init(void);
 extern int64 batch_end_next(int64 id);
 extern bool batch_end_step(void *arg);
-extern bool batch_end_here(int64 id, int32 queue_id);
 
 #endif							/* QUEUE_BATCH_END_H */

@@ -331,7 +331,7 @@ claim_batch(Batch *batch)
 	 * moment, or the runner would claim again and again without a pause.
 	 */
 	else if (batch->result.n == 0 && batch->stopped == NULL &&
-			 pool_exists() && handler->not_before <= batch->claimed_at &&
+			 handler->not_before <= batch->claimed_at &&
 			 shmem_is_flagged(run->extension, handler->row.queue_id,
 							  MAP_READY))
 	{

@@ -6,10 +6,10 @@
  * NOTES
  *	  The number of jobs of a queue that run at the same time is limited by
  *	  slots.  Each is a session-level lock that a run holds while it works on
- *	  a batch of the queue's jobs.  So the limit covers all sessions, also
- *	  without shared memory, and the slot is free when the process has ended,
- *	  in whatever way (session_lock.c).  An aborted transaction releases it
- *	  too; then slot.number is -1.
+ *	  a batch of the queue's jobs.  So the limit covers all sessions, and the
+ *	  slot is free when the process has ended, in whatever way
+ *	  (session_lock.c).  An aborted transaction releases it too; then
+ *	  slot.number is -1.
  *
  * src/jobs/run.c
  *

@@ -57,7 +57,6 @@
 #include "jobs/runner_pool.h"
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
-#include "shmem/shmem.h"
 #include "util/clock.h"
 #include "util/compat.h"
 #include "util/settings.h"
@@ -278,8 +277,7 @@ queue_runner_main(Datum arg)
 	 * The worker may have given up the entry, as this process took long to
 	 * start.
 	 */
-	if (!shmem_exists() ||
-		!pool_enter(DatumGetUInt64(arg), &database, &role))
+	if (!pool_enter(DatumGetUInt64(arg), &database, &role))
 		proc_exit(0);
 	connect_to_database(database, role);
 	run_init(&run, false);

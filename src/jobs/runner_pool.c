@@ -190,8 +190,6 @@ pool_list(int *n)
 	Runner	   *runners = palloc(RUNNERS_MAX * sizeof(Runner));
 
 	*n = 0;
-	if (!pool_exists())
-		return runners;
 	LWLockAcquire(&runner_pool->lock, LW_SHARED);
 	for (int i = 0; i < RUNNERS_MAX; i++)
 		if (runner_pool->runners[i].state != RUNNER_NONE)
@@ -455,8 +453,6 @@ pool_set_progress(int64 done, int64 total, const char *note)
 void
 pool_cancel_message(int32 queue_id, int64 id)
 {
-	if (!pool_exists())
-		return;
 	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
 	pg_atomic_fetch_add_u32(&runner_pool->ncancels, 1);
 	for (int i = 0; i < RUNNERS_MAX; i++)

@@ -89,16 +89,9 @@ typedef struct RunnerPool
 /* How often the worker renews a claim in the time for which it was made */
 #define RENEWALS_PER_TTL	2
 
-/* NULL without shared memory */
 extern RunnerPool *runner_pool;
 
 extern void pool_init(void);
-
-static inline bool
-pool_exists(void)
-{
-	return runner_pool != NULL;
-}
 
 /* Returns whether the entry is that of a background process. */
 static inline bool

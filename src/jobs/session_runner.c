@@ -182,7 +182,7 @@ session_runner_run(const char **names, int nnames, const RunLimits *limits,
 	run.extension = catalog_queue_oid();
 
 	/* The worker renews the claims of a session that is in the pool. */
-	if (claim_scan_uses_map() && pool_exists())
+	if (claim_scan_uses_map())
 	{
 		database_join();
 		run.is_renewed = database_mine() != NULL &&

@@ -352,8 +352,6 @@ availability_begin_queue(int32 queue_id)
 	int64		block;
 	AvailabilityMap *map;
 
-	if (!shmem_exists())
-		return;
 	database_record_change(CHANGE_QUEUE_CREATED);
 	block = numbers_next_block();
 	map = shmem_get_map(queue_id);

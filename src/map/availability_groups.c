@@ -26,6 +26,7 @@
  */
 #include "postgres.h"
 
+#include "common/pg_prng.h"
 #include "utils/timestamp.h"
 
 #include "catalog/relations.h"
@@ -38,15 +39,11 @@
 
 static AvailabilityMap *find_own_map(int32 queue_id);
 
-/*
- * Returns the map of a queue, locked; or NULL if there is none, or no shared
- * memory.
- */
+/* Returns the map of a queue, locked; or NULL if there is none. */
 static AvailabilityMap *
 find_own_map(int32 queue_id)
 {
-	return shmem_exists() ? shmem_find_map(catalog_queue_oid(), queue_id) :
-		NULL;
+	return shmem_find_map(catalog_queue_oid(), queue_id);
 }
 
 /*
@@ -107,35 +104,33 @@ availability_begin_groups(int32 queue_id, int bound)
 }
 
 /*
- * Set *lane to the lane that had the last turn in a claim that has read all
- * of the queue.  Returns false if there is no map.
+ * Returns the lane that had the last turn in a claim that has read all of the
+ * queue.
  */
-bool
-availability_last_turn(int32 queue_id, uint64 *lane)
+uint64
+availability_last_turn(int32 queue_id)
 {
 	AvailabilityMap *map = find_own_map(queue_id);
+	uint64		lane;
 
+	/* Nobody knows.  Any lane, or some groups would never have a turn. */
 	if (map == NULL)
-		return false;
-	*lane = map->last_turn;
+		return pg_prng_uint64(&pg_global_prng_state);
+	lane = map->last_turn;
 	LWLockRelease(&map->lock);
-	return true;
+	return lane;
 }
 
-/*
- * A claim has read all of the queue, and this lane had the last turn.
- * Returns false if there is no map.
- */
-bool
+/* A claim has read all of the queue, and this lane had the last turn. */
+void
 availability_set_last_turn(int32 queue_id, uint64 lane)
 {
 	AvailabilityMap *map = find_own_map(queue_id);
 
 	if (map == NULL)
-		return false;
+		return;
 	map->last_turn = lane;
 	LWLockRelease(&map->lock);
-	return true;
 }
 
 /*

@@ -16,8 +16,8 @@
 #include "map/message_ranges.h"
 
 extern uint32 availability_begin_groups(int32 queue_id, int bound);
-extern bool availability_last_turn(int32 queue_id, uint64 *lane);
-extern bool availability_set_last_turn(int32 queue_id, uint64 lane);
+extern uint64 availability_last_turn(int32 queue_id);
+extern void availability_set_last_turn(int32 queue_id, uint64 lane);
 extern void availability_found_nothing(int32 queue_id, uint32 changes);
 
 /* Groups with a bound */

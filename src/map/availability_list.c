@@ -91,15 +91,12 @@ fill_status(const AvailabilityMap *map, MapStatus *status)
 	}
 }
 
-/*
- * Returns the status of each map of this database, and their number in *n,
- * which is 0 without shared memory.
- */
+/* Returns the status of each map of this database, and their number in *n. */
 MapStatus *
 availability_list(int *n)
 {
 	Oid			extension = catalog_queue_oid();
-	uint32		nmaps = shmem_exists() ? shmem_count_maps() : 0;
+	uint32		nmaps = shmem_count_maps();
 	MapStatus  *list = palloc_extended(Max(nmaps, 1) * sizeof(MapStatus),
 									   MCXT_ALLOC_HUGE);
 

@@ -46,7 +46,6 @@
 #include "queue/group.h"
 #include "queue/options.h"
 #include "queue/registry.h"
-#include "shmem/shmem.h"
 #include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
@@ -200,13 +199,9 @@ next_message_number(Push *push, const Queue *queue)
 	{
 		int			n = MESSAGE_ID_BLOCK;
 
-		if (shmem_exists())
-			push->number = availability_take_numbers(queue->id,
-													 push->priorities,
-													 push->nqueues == 1 ?
-													 push->left : 1, &n);
-		else
-			push->number = numbers_next_block();
+		push->number = availability_take_numbers(queue->id, push->priorities,
+												 push->nqueues == 1 ?
+												 push->left : 1, &n);
 		push->numbers_end = push->number + n;
 	}
 	push->left--;

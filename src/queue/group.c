@@ -15,7 +15,7 @@
  *
  *	  2. Turns.  Where a claim reads all of a queue, its groups take turns in
  *	  the order of their lanes.  The lane that had the last turn is in the
- *	  queue's availability map, or without shared memory in the session.
+ *	  queue's availability map.
  *
  *	  3. Locks.  Where a group has a bound, a claim locks the group before it
  *	  counts the messages that are under live claims, and keeps the lock until
@@ -40,13 +40,11 @@
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
-#include "map/availability_groups.h"
 #include "queue/group.h"
 #include "queue/registry.h"
 #include "storage/lane.h"
 #include "storage/message_row.h"
 #include "storage/pending.h"
-#include "util/hash.h"
 #include "util/xact.h"
 
 #define GROUP_LOCKS_MAX		1000
@@ -64,15 +62,6 @@ static XactList locks = {
 	.record_size = sizeof(GroupLock)
 };
 
-/* The last turn of a queue, in claims that read all of it */
-typedef struct LastTurn
-{
-	int32		queue_id;		/* hash key */
-	uint64		lane;
-} LastTurn;
-
-static HTAB *last_turns = NULL;
-
 /* A pop of this transaction from a group with a bound */
 typedef struct Pop
 {
@@ -86,7 +75,6 @@ static XactList pops = {
 };
 
 static bool is_of_bounded_group(const Queue *queue, HeapTuple tuple);
-static LastTurn *find_last_turn(int32 queue_id);
 static void set_group_tag(LOCKTAG *tag, int32 queue_id, uint64 lane);
 
 /* --- Queues with groups --- */
@@ -178,42 +166,6 @@ group_popped(int32 queue_id, uint64 lane)
 		n += pop->queue_id == queue_id && pop->lane == lane;
 	}
 	return n;
-}
-
-/* --- Turns --- */
-
-static LastTurn *
-find_last_turn(int32 queue_id)
-{
-	LastTurn   *turn;
-	bool		found;
-
-	if (last_turns == NULL)
-	{
-		last_turns = hash_create_blobs("last turns of groups", sizeof(int32),
-									   sizeof(LastTurn), TopMemoryContext);
-	}
-	turn = hash_search(last_turns, &queue_id, HASH_ENTER, &found);
-	if (!found)
-		turn->lane = 0;
-	return turn;
-}
-
-/* Returns the lane of the group that had the last turn, or 0 if none had. */
-uint64
-group_last_turn(int32 queue_id)
-{
-	uint64		lane;
-
-	return availability_last_turn(queue_id, &lane) ? lane :
-		find_last_turn(queue_id)->lane;
-}
-
-void
-group_set_last_turn(int32 queue_id, uint64 lane)
-{
-	if (!availability_set_last_turn(queue_id, lane))
-		find_last_turn(queue_id)->lane = lane;
 }
 
 /* --- Locks --- */

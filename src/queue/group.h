@@ -26,10 +26,6 @@ extern void group_record_pop(const Queue *queue, MessageTable *table,
 							 HeapTuple tuple);
 extern int	group_popped(int32 queue_id, uint64 lane);
 
-/* Turns */
-extern uint64 group_last_turn(int32 queue_id);
-extern void group_set_last_turn(int32 queue_id, uint64 lane);
-
 /* Locks */
 extern bool group_try_lock(int32 queue_id, uint64 lane, bool *is_new);
 extern void group_unlock(int32 queue_id, uint64 lane);

@@ -39,7 +39,6 @@
 #include "queue/queue_table.h"
 #include "queue/registry.h"
 #include "queue/shard.h"
-#include "shmem/shmem.h"
 #include "util/args.h"
 #include "util/limits.h"
 #include "util/settings.h"
@@ -583,7 +582,6 @@ queue_open_as(const char *name, Oid role, QueueAccess access, bool wait,
 	uint64		generation;
 
 	PreventCommandIfParallelMode("functions of the extension \"queue\"");
-	shmem_retry();
 	while (look_up_queue(name, queue, &acl, &generation))
 	{
 		int32		id = queue->id;

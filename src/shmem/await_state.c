@@ -89,13 +89,11 @@ await_state_register_callbacks(void)
 
 /*
  * Returns the condition variable on which a session sleeps that waits for this
- * message of its database; NULL if nothing will wake it.
+ * message of its database.
  */
 ConditionVariable *
 await_state_condition(int64 message)
 {
-	if (!shmem_exists())
-		return NULL;
 	return &shared->finished[condition_number(message)];
 }
 
@@ -107,11 +105,8 @@ await_state_condition(int64 message)
 void
 await_state_finished(int64 message)
 {
-	MemoryContext old;
+	MemoryContext old = MemoryContextSwitchTo(TopTransactionContext);
 
-	if (!shmem_exists())
-		return;
-	old = MemoryContextSwitchTo(TopTransactionContext);
 	to_wake = bms_add_member(to_wake, condition_number(message));
 	MemoryContextSwitchTo(old);
 }

@@ -155,7 +155,7 @@ batch_state_clear(Oid database)
 static DatabaseState *
 my_database(void)
 {
-	DatabaseState *state = shmem_exists() ? database_mine() : NULL;
+	DatabaseState *state = database_mine();
 
 	return state != NULL && state->database == MyDatabaseId ? state : NULL;
 }

@@ -260,12 +260,9 @@ DatabaseState *
 database_list(int *n)
 {
 	DatabaseState *list = palloc(DATABASES_MAX * sizeof(DatabaseState));
-	const DatabaseState *states;
+	const DatabaseState *states = shared->states;
 
 	*n = 0;
-	if (!shmem_exists())
-		return list;
-	states = shared->states;
 	LWLockAcquire(&shared->lock, LW_SHARED);
 	for (int i = 0; i < DATABASES_MAX; i++)
 		if (OidIsValid(states[i].database) && states[i].state != WORKER_NONE)
@@ -304,13 +301,6 @@ database_join(void)
 	if (mine == NULL || mine->database != MyDatabaseId ||
 		mine->state == WORKER_NONE)
 		database_announce();
-}
-
-/* Returns whether a worker runs in this session's database. */
-bool
-database_has_worker(void)
-{
-	return mine != NULL && mine->database == MyDatabaseId && mine->pid != 0;
 }
 
 /*
@@ -466,7 +456,7 @@ start_launcher(void)
 	uint64		asked_at;
 	int64		now;
 
-	if (register_launcher == NULL || !shmem_exists() ||
+	if (register_launcher == NULL ||
 		pg_atomic_read_u32(&shared->launcher) != 0)
 		return;
 	asked_at = pg_atomic_read_u64(&shared->launcher_asked_at);
@@ -564,7 +554,7 @@ database_before_end(XactEvent event)
 static void
 database_end(XactEvent event)
 {
-	int			what = event == XACT_EVENT_COMMIT && shmem_exists() ? changes : 0;
+	int			what = event == XACT_EVENT_COMMIT ? changes : 0;
 
 	for (int i = 0; i < WORKER_COUNTERS; i++)
 	{

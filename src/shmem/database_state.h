@@ -123,7 +123,6 @@ extern DatabaseState *database_mine(void);
 extern DatabaseState *database_list(int *n);
 extern void database_announce(void);
 extern void database_join(void);
-extern bool database_has_worker(void);
 
 /* Waking the worker and the launcher */
 extern void database_wake(TimestampTz due, bool arrivals);

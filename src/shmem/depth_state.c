@@ -152,7 +152,7 @@ depth_is_known(uint64 *generation)
 {
 	DepthState *state;
 
-	if (!shmem_exists() || RecoveryInProgress())
+	if (RecoveryInProgress())
 		return false;
 	database_join();
 	state = my_depth_state();

@@ -17,9 +17,8 @@
  *	  to its full size, and segments from which messages were deleted and
  *	  which may be empty now.
  *
- *	  All of it is only a hint where there is no shared memory, on a standby,
- *	  or while another incarnation of the extension owns the state: then
- *	  segment_state() returns NULL.
+ *	  Nothing is known on a standby, or while another incarnation of the
+ *	  extension owns the state: then segment_state() returns NULL.
  *
  * src/shmem/segment_state.c
  *
@@ -120,8 +119,6 @@ segment_state_own(void)
 	DatabaseState *mine;
 	bool		has_rows[ALL_SEGMENTS];
 
-	if (!shmem_exists())
-		return NULL;
 	database_join();
 	ring = segment_state();
 	mine = database_mine();
@@ -197,8 +194,7 @@ segment_publish(int segment, int64 number)
 	bool		has_published = (published.segment == segment &&
 								 published.xid == my_local_xid());
 
-	if ((has_published && low >= published.low && low <= published.high) ||
-		!shmem_exists())
+	if (has_published && low >= published.low && low <= published.high)
 		return;
 	publish_numbers(segment, low, high);
 	if (!has_published)
@@ -320,8 +316,7 @@ segment_count_bytes(int segment, Size bytes)
 void
 segment_record_delete(int segment)
 {
-	if (shmem_exists())
-		deleted |= (uint32) 1 << segment;
+	deleted |= (uint32) 1 << segment;
 }
 
 /*

@@ -11,20 +11,12 @@
  *	  If the library is in shared_preload_libraries, the block is a part of the
  *	  server's main shared memory.  Otherwise, from PostgreSQL 17 on, it is a
  *	  segment of dynamic shared memory that is found by its name.  The first
- *	  process that loads the library creates it.  Each process that loads the
- *	  library attaches to it at once, so all that change messages share the
- *	  maps.  Before PostgreSQL 17 there is no shared memory then; everything
- *	  works, but slower.
+ *	  process that loads the library creates it.  Before PostgreSQL 17 the
+ *	  library has to be preloaded.
  *
- *	  If there is no room for the segment, the session works as if there were
- *	  no shared memory, and tries again in each transaction that uses a queue:
- *	  when it opens the first one, and before it commits.  Others may succeed
- *	  meanwhile, and make maps that know nothing of what this transaction
- *	  does.  So when a session gets shared memory late, all maps of its
- *	  database begin anew at the end of that transaction.  A transaction that
- *	  has made its last attempt is to a new map like one that was prepared
- *	  before a restart: what it changes is uncertain to the claims that meet
- *	  it (availability.c).
+ *	  A process that gets no shared memory cannot load the library: shmem_init()
+ *	  raises the error, and each call of a function raises it again.  So all
+ *	  other code finds shared memory.
  *
  *	  While the server runs, the file of the library may be replaced by that of
  *	  another version.  A process that loads the new one must not read the old
@@ -47,7 +39,7 @@
 #include "shmem/shmem.h"
 #include "util/compat.h"
 
-#define AREAS_MAX		8
+#define AREAS_MAX		9
 
 /*
  * To be increased when the meaning of something shared changes, and no size
@@ -87,17 +79,11 @@ static const char *const tranche_names[LOCK_KINDS] = {
 	[LOCK_RUNNERS] = "QueueRunners",
 	[LOCK_RECOUNT] = "QueueRecount",
 	[LOCK_BATCHES] = "QueueBatches",
+	[LOCK_ERRORS] = "QueueErrors",
 };
 
 static Header *header = NULL;
 static bool is_preloaded = false;
-
-/* There was no room for the segment.  When it was tried last: */
-static bool is_missing = false;
-static LocalTransactionId tried_in = InvalidLocalTransactionId;
-
-/* This transaction has got shared memory late. */
-static bool is_late = false;
 
 static Area areas[AREAS_MAX];
 static int	nareas = 0;
@@ -111,7 +97,6 @@ static void initialize_memory(void *memory);
 static void attach_to_memory(void *memory);
 static void request_memory(void);
 static void set_up_memory(void);
-static void *find_or_create_segment(void *arg);
 static void find_memory_segment(void);
 
 /*
@@ -198,110 +183,50 @@ set_up_memory(void)
 	LWLockRelease(AddinShmemInitLock);
 }
 
-static void *
-find_or_create_segment(void *arg)
-{
-	return compat_named_segment("queue", SEGMENT_SIZE,
-								initialize_memory);
-}
-
 /*
- * Without preloading: attach to the segment, which is created if need be.  If
- * there is no room for it, only a warning is raised.
+ * Without preloading: attach to the segment, which is created if need be.
  */
 static void
 find_memory_segment(void)
 {
-	ErrorData  *error;
+	MemoryContext context = CurrentMemoryContext;
 	Header	   *memory;
 
 	Assert(total <= SEGMENT_SIZE);
-	memory = shmem_allocate(find_or_create_segment, NULL, &error);
-	if (memory == NULL)
+	PG_TRY();
 	{
-		/* No abort releases the locks of the server's list of segments. */
-		LWLockReleaseAll();
-
-		/*
-		 * Only the creation of a segment fails with this error, so no other
-		 * session has it.
-		 */
-		if (error->sqlerrcode != ERRCODE_DISK_FULL)
-			ReThrowError(error);
-
-		/* Warn once, not in each transaction that tries again. */
-		if (!is_missing)
-			ereport(WARNING,
-					(errcode(error->sqlerrcode),
-					 errmsg("there is no shared memory for queues: %s",
-							error->message),
-					 errdetail("Queues work without it, but slower: no session is woken, and no background process runs. Each transaction tries again."),
-					 errhint("Make more shared memory available to the server, for example in /dev/shm.")));
-		is_missing = true;
-		FreeErrorData(error);
-		return;
+		memory = compat_named_segment("queue", SEGMENT_SIZE,
+									  initialize_memory);
 	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		/* The server's own message does not say what to do. */
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("there is no shared memory for queues: %s",
+						error->message),
+				 errhint("Make more shared memory available to the server, for example in /dev/shm, or set shared_preload_libraries = 'queue', and restart it.")));
+	}
+	PG_END_TRY();
 
 	/* The file of the library was replaced; see NOTES. */
 	if (memory->layout != memory_layout())
-	{
-		header = NULL;
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("another version of the library \"queue\" is in use"),
 				 errdetail("It was replaced while the server was running."),
 				 errhint("Restart the server.")));
-	}
 	attach_to_memory(memory);
-	is_late = is_missing;
-	is_missing = false;
-}
-
-/*
- * A transaction is about to open a queue: if there was no room for shared
- * memory, try again.
- */
-void
-shmem_retry(void)
-{
-	/*
-	 * Only once in a transaction, because shared memory must not appear while
-	 * the transaction uses queues.
-	 */
-	if (!is_missing || tried_in == my_local_xid())
-		return;
-	tried_in = my_local_xid();
-	find_memory_segment();
-}
-
-/*
- * A transaction that has opened a queue is about to commit: if there was no
- * room for shared memory, try again, because others may have it by now.
- */
-void
-shmem_retry_before_end(void)
-{
-	if (is_missing && tried_in == my_local_xid())
-		find_memory_segment();
-}
-
-/* Returns whether this session has got shared memory in this transaction. */
-bool
-shmem_is_late(void)
-{
-	return is_late;
-}
-
-/* The transaction has ended, and has made all maps begin anew. */
-void
-shmem_end_late(void)
-{
-	is_late = false;
 }
 
 /*
  * To be called once, when the library is loaded: request shared memory, or
- * attach to it.
+ * attach to it.  Raises an error if there is none.
  */
 void
 shmem_init(void)
@@ -313,23 +238,16 @@ shmem_init(void)
 		shmem_request_hook = request_memory;
 		previous_startup = shmem_startup_hook;
 		shmem_startup_hook = set_up_memory;
+		return;
 	}
-	else if (compat_has_named_segments() && IsUnderPostmaster &&
-			 !IsBinaryUpgrade)
-		find_memory_segment();
-}
 
-bool
-shmem_exists(void)
-{
-	return header != NULL;
-}
-
-/* Returns whether there is shared memory, or may be later. */
-bool
-shmem_is_wanted(void)
-{
-	return is_preloaded || is_missing || shmem_exists();
+	/* A stand-alone backend has no sessions to share memory with, either. */
+	if (!compat_has_named_segments() || !IsUnderPostmaster)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the library \"queue\" must be loaded via \"shared_preload_libraries\""),
+				 errhint("Add it to the line in postgresql.conf, as in shared_preload_libraries = 'queue', and restart the server.")));
+	find_memory_segment();
 }
 
 /* Returns whether all sessions have the library from their start. */

@@ -27,6 +27,7 @@ typedef enum LockKind
 	LOCK_RUNNERS,				/* the array of runners */
 	LOCK_RECOUNT,				/* the snapshot of the last recount */
 	LOCK_BATCHES,				/* which batches may have finished */
+	LOCK_ERRORS,				/* the last errors of queues */
 	LOCK_KINDS					/* number of kinds */
 } LockKind;
 
@@ -34,12 +35,6 @@ extern void shmem_add_area(Size size, Size entry_size,
 						   void (*init) (void *area),
 						   void (*attach) (void *area));
 extern void shmem_init(void);
-extern void shmem_retry(void);
-extern void shmem_retry_before_end(void);
-extern bool shmem_is_late(void);
-extern void shmem_end_late(void);
-extern bool shmem_exists(void);
-extern bool shmem_is_wanted(void);
 extern bool shmem_is_preloaded(void);
 extern TimestampTz shmem_started_at(void);
 extern void shmem_init_lock(LWLock *lock, LockKind kind);

@@ -9,23 +9,12 @@
  *	  message_retry() or a failed handler reported.  job_stats() shows it, and
  *	  queue_status.
  *
- *	  A transaction counts in its own memory (counts.c).  When it commits or is
- *	  prepared, its counts become valid.  There are two ways from there to the
- *	  row:
- *
- *	  1. With shared memory, the counts are added to the queue's availability
- *		 map (protected by the map's lock) after the transaction has ended.
- *		 The worker of the database moves the counts of all maps to the table
- *		 every COUNTS_PAUSE, and once more when it shuts down.  Counts that
- *		 were not moved yet are lost in a crash, and when a standby is
- *		 promoted.
- *
- *	  2. Without shared memory, the session keeps the counts, and writes them
- *		 to the table in one of its next commits, or when it exits.  Until then
- *		 only this session sees them.  See counters_session.c.
- *
- *	  An error always takes the second way, in the same commit: a map has no
- *	  room for its text.
+ *	  A transaction counts in its own memory (counts.c).  When it has committed,
+ *	  or is prepared, the counts are added to the queue's availability map
+ *	  (protected by the map's lock), and an error to error_state.c.  The worker
+ *	  of the database moves both to the table every COUNTS_PAUSE, and once more
+ *	  when it shuts down.  What was not moved yet is lost in a crash, and when a
+ *	  standby is promoted.
  *
  *	  How a row is changed without leaving dead versions, and why a reader sees
  *	  each event exactly once, is described in counters_table.c.
@@ -45,9 +34,8 @@
 #include "map/availability.h"
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
-#include "shmem/shmem.h"
+#include "shmem/error_state.h"
 #include "stats/counters.h"
-#include "stats/counters_session.h"
 #include "stats/counters_table.h"
 #include "storage/counts.h"
 #include "util/clock.h"
@@ -59,13 +47,11 @@
  */
 static bool has_errors = false;
 
-static void counters_before_end(XactEvent event);
 static void counters_after_end(XactEvent event);
 
 /* No records: what the transaction has counted is in counts.c. */
 static XactList callbacks = {
 	.record_size = sizeof(XactRecord),
-	.before_end = counters_before_end,
 	.end = counters_after_end
 };
 
@@ -82,58 +68,40 @@ counters_set_error(int32 queue_id, const char *error)
 {
 	counts_set_error(queue_id, error,
 					 pg_mbcliplen(error, strlen(error),
-								  COUNTER_ERROR_LENGTH));
+								  QUEUE_ERROR_LENGTH));
 	has_errors = true;
-}
-
-/* --- The end of a transaction --- */
-
-/* Callback before commit or prepare. */
-static void
-counters_before_end(XactEvent event)
-{
-	bool		with_counts = !shmem_exists();
-	const CountRecord *record;
-
-	/* Pass the errors to the session, and the counts if no map gets them. */
-	for (int i = 0; (has_errors || with_counts) &&
-		 (record = counts_record(i)) != NULL; i++)
-	{
-		if (with_counts)
-			counters_session_add(record->extension, record->queue_id,
-								 record->n);
-		if (record->error != NULL)
-			counters_session_set_error(record->extension, record->queue_id,
-									   record->error, record->error_at);
-	}
-
-	/*
-	 * The session writes to the table only in a transaction that counted
-	 * something, so that others stay read-only.  A prepared transaction would
-	 * keep the row locked, and serializable ones would conflict.
-	 */
-	if (counts_record(0) != NULL && event != XACT_EVENT_PRE_PREPARE &&
-		!IsolationIsSerializable())
-		counters_session_write(has_errors);
 }
 
 /* Callback after commit, prepare or abort. */
 static void
 counters_after_end(XactEvent event)
 {
-	counters_session_end_xact(event != XACT_EVENT_ABORT);
+	const CountRecord *record;
+
+	for (int i = 0; has_errors && event != XACT_EVENT_ABORT &&
+		 (record = counts_record(i)) != NULL; i++)
+		if (record->error != NULL)
+		{
+			error_state_set(record->extension, record->queue_id,
+							record->error, record->error_at);
+			database_wake(GetCurrentTimestamp() + COUNTS_PAUSE, false);
+		}
 	has_errors = false;
 }
 
-/* --- Moving counts from availability maps to the table --- */
+/* --- Moving counts and errors to the table --- */
 
-/* Returns whether a map of this database has counts. */
+/* Returns whether there are counts or errors of this database. */
 bool
-counters_are_in_maps(void)
+counters_are_pending(void)
 {
 	uint32		from = 0;
+	int			first_error = 0;
 	AvailabilityMap *map;
+	QueueError	error;
 
+	if (error_state_next(&first_error, &error))
+		return true;
 	while ((map = shmem_next_flagged(MAP_COUNTED, &from)) != NULL)
 		if (map_database(map) == MyDatabaseId)
 			return true;
@@ -165,11 +133,38 @@ counters_flush(uint32 *from, int max, int64 *expired)
 		add.extension = extension;
 		add.queue_id = map_queue_id(map);
 		LWLockRelease(&map->lock);
-		add.from_map = true;
-		if (counters_table_add(&add) == COUNTERS_WRITTEN)
+		if (counters_table_add(&add))
 			*expired += add.n[JOB_EXPIRED];
 	}
 	return false;
+}
+
+/*
+ * Move the errors of this database to the table, and the counts of their
+ * queues with them.
+ */
+void
+counters_flush_errors(int64 *expired)
+{
+	Oid			extension = catalog_queue_oid();
+	QueueError	error;
+	int			from = 0;
+
+	while (error_state_next(&from, &error))
+	{
+		CounterAddition add = {
+			.extension = error.extension,
+			.queue_id = error.queue_id,
+			.error = error.text,
+			.error_at = error.error_at
+		};
+
+		/* Errors of an extension that was dropped are discarded. */
+		if (error.extension == extension && !counters_table_add(&add))
+			continue;
+		*expired += add.n[JOB_EXPIRED];
+		error_state_remove(&error);
+	}
 }
 
 /* --- Reading --- */
@@ -183,13 +178,23 @@ void
 counters_read(int32 queue_id, CounterRow *row)
 {
 	const CountRecord *record;
+	QueueError	error;
 
 	memset(row, 0, sizeof(CounterRow));
 	row->extension = catalog_queue_oid();
 	row->queue_id = queue_id;
 	row->error_at = DT_NOBEGIN;
+
+	/*
+	 * Before the row, since an error stays here until it is in the row for
+	 * good.
+	 */
+	if (error_state_get(row->extension, queue_id, &error))
+	{
+		row->error = error.text;
+		row->error_at = error.error_at;
+	}
 	counters_table_read(row);
-	counters_session_read(row);
 	for (int i = 0; (record = counts_record(i)) != NULL; i++)
 	{
 		if (record->queue_id != row->queue_id ||

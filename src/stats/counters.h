@@ -18,8 +18,9 @@ extern void counters_init(void);
 extern void counters_set_error(int32 queue_id, const char *error);
 extern void counters_read(int32 queue_id, CounterRow *row);
 
-/* For the worker: moving the counts of availability maps to the table */
-extern bool counters_are_in_maps(void);
+/* For the worker: moving counts and errors to the table */
+extern bool counters_are_pending(void);
 extern bool counters_flush(uint32 *from, int max, int64 *expired);
+extern void counters_flush_errors(int64 *expired);
 
 #endif							/* QUEUE_COUNTERS_H */

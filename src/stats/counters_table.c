@@ -10,23 +10,20 @@
  *	  one, have a fixed offset and width in the row.  They are overwritten
  *	  where they are (row_change_in_place): under an exclusive lock on the
  *	  page, WAL-logged, visible to all snapshots at once, and not undone when
- *	  the transaction aborts.  What is written is the sum of the value found
- *	  under that lock and the addition, so concurrent additions are not lost,
- *	  and no lock is held for longer than the addition takes.  A session whose
- *	  transaction aborts after it has added to a row subtracts its share the
- *	  next time (counters_session.c).
+ *	  the transaction aborts.  Only the worker of the database writes rows.
  *
  *	  Two changes are an ordinary insert or update, valid if the transaction
  *	  commits: the first one of a queue, which inserts its row, and its first
- *	  error, which makes the row wider.
+ *	  error, which makes the row wider.  Neither takes anything out of shared
+ *	  memory: the next addition does, when the row is there for good.
  *
  *	  Counts move from an availability map to the row in one step as seen by
  *	  job_stats(): the writer takes them out of the map, and the reader adds
  *	  those in the map to those of the row, both with the page locked.  The
  *	  page's lock is taken before the map's lock.
  *
- *	  No transaction waits for another one's insert or update of a row.  It
- *	  gives up, and tries again the next time that it writes counts.
+ *	  The worker waits for no lock.  It gives up, and tries again the next time
+ *	  that it writes counts.
  *
  * src/stats/counters_table.c
  *
@@ -49,6 +46,7 @@
 #include "map/shmem_maps.h"
 #include "queue/queue_lock.h"
 #include "queue/registry.h"
+#include "shmem/error_state.h"
 #include "shmem/shmem.h"
 #include "stats/counters_table.h"
 #include "storage/row.h"
@@ -56,7 +54,7 @@
 
 /*
  * The columns of a row that are changed in place.  The column last_error
- * follows: NULL, or COUNTER_ERROR_LENGTH bytes, padded with zeros.
+ * follows: NULL, or QUEUE_ERROR_LENGTH bytes, padded with zeros.
  */
 typedef struct CounterForm
 {
@@ -72,10 +70,10 @@ static HeapTuple fetch_counter_row(Relation rel, Relation index,
 								   int32 queue_id);
 static void take_counts_from_map(CounterAddition *add);
 static void add_counts_in_place(HeapTuple tuple, void *arg);
-static CounterWrite insert_counter_row(Relation rel, Relation index,
-									   CounterAddition *add);
-static CounterWrite write_first_error(Relation rel, Relation index,
-									  HeapTuple tuple, CounterAddition *add);
+static bool insert_counter_row(Relation rel, Relation index,
+							   CounterAddition *add);
+static void write_first_error(Relation rel, HeapTuple tuple,
+							  const CounterAddition *add);
 static void add_counts_of_map(CounterRow *row);
 static void read_counts_in_place(HeapTuple tuple, void *arg);
 
@@ -84,16 +82,16 @@ static void read_counts_in_place(HeapTuple tuple, void *arg);
 static Datum
 form_error(const char *error)
 {
-	bytea	   *bytes = palloc0(VARHDRSZ + COUNTER_ERROR_LENGTH);
+	bytea	   *bytes = palloc0(VARHDRSZ + QUEUE_ERROR_LENGTH);
 
-	SET_VARSIZE(bytes, VARHDRSZ + COUNTER_ERROR_LENGTH);
-	memcpy(VARDATA(bytes), error, Min(strlen(error), COUNTER_ERROR_LENGTH));
+	SET_VARSIZE(bytes, VARHDRSZ + QUEUE_ERROR_LENGTH);
+	memcpy(VARDATA(bytes), error, Min(strlen(error), QUEUE_ERROR_LENGTH));
 	return PointerGetDatum(bytes);
 }
 
 /*
  * Form the first row of a queue.  Returns NULL if the queue does not exist.
- * The counts of an availability map are added in place later.
+ * The counts are added in place later.
  */
 static HeapTuple
 form_counter_row(Relation rel, const CounterAddition *add)
@@ -109,22 +107,19 @@ form_counter_row(Relation rel, const CounterAddition *add)
 	tuple = heap_form_tuple(RelationGetDescr(rel), values, isnull);
 	form = (CounterForm *) GETSTRUCT(tuple);
 	form->queue_id = add->queue_id;
-	if (!add->from_map)
-		memcpy(form->n, add->n, sizeof(form->n));
 	if (!queue_created_at(add->queue_id, &form->since))
 		return NULL;
 
 	/* Counts of the time before may have been lost with shared memory. */
-	if (shmem_exists())
-		form->since = Max(form->since, shmem_started_at());
+	form->since = Max(form->since, shmem_started_at());
 	form->last_error_at = add->error != NULL ? add->error_at : DT_NOBEGIN;
 	return tuple;
 }
 
 /*
  * Returns a copy of the row of a queue, or NULL if there is none.  A
- * malformed row counts as none, because a session writes its counts of all
- * queues when one of its transactions ends, and the others must not fail.
+ * malformed row counts as none, because the worker writes the counts of all
+ * queues, and the others must not fail.
  * The index then refuses another row.
  */
 static HeapTuple
@@ -163,8 +158,7 @@ add_counts_in_place(HeapTuple tuple, void *arg)
 	bool		isnull;
 	Datum		error;
 
-	if (add->from_map)
-		take_counts_from_map(add);
+	take_counts_from_map(add);
 	for (int i = 0; i < JOB_COUNTERS; i++)
 		form->n[i] += add->n[i];
 	if (add->error == NULL || add->error_at < form->last_error_at)
@@ -177,69 +171,63 @@ add_counts_in_place(HeapTuple tuple, void *arg)
 	form->last_error_at = add->error_at;
 }
 
-/* Insert the first row of a queue. */
-static CounterWrite
+/*
+ * Insert the first row of a queue.  Returns whether nothing is left to be
+ * written.
+ */
+static bool
 insert_counter_row(Relation rel, Relation index, CounterAddition *add)
 {
 	HeapTuple	tuple = form_counter_row(rel, add);
 
-	/* Counts of a queue that was dropped are discarded. */
-	if (tuple == NULL)
+	if (tuple != NULL)
 	{
-		if (add->from_map)
-			take_counts_from_map(add);
-		return COUNTERS_WRITTEN;
+		(void) row_insert_unique(rel, index, tuple);
+		return false;
 	}
 
-	/*
-	 * Counts leave a map only when the row is there for good: so the worker
-	 * adds them the next time.
-	 */
-	return row_insert_unique(rel, index, tuple) && !add->from_map ?
-		COUNTERS_WRITTEN_IF_COMMITTED : COUNTERS_NOT_WRITTEN;
+	/* Counts of a queue that was dropped are discarded. */
+	take_counts_from_map(add);
+	return true;
 }
 
 /* Write a queue's first error by an update, and no counts. */
-static CounterWrite
-write_first_error(Relation rel, Relation index, HeapTuple tuple,
-				  CounterAddition *add)
+static void
+write_first_error(Relation rel, HeapTuple tuple, const CounterAddition *add)
 {
 	int			column = Anum_job_counter_last_error;
 	Datum		error = form_error(add->error);
 	bool		isnull = false;
 	HeapTuple	new;
 
-	memset(add->n, 0, sizeof(add->n));
-
-	/* Once it is locked, no other transaction changes the row in place. */
+	/* So that the update does not wait */
 	if (!row_lock(rel, &tuple->t_self, LockTupleNoKeyExclusive, LockWaitSkip))
-		return COUNTERS_NOT_WRITTEN;
-	tuple = fetch_counter_row(rel, index, add->queue_id);
+		return;
 	new = heap_modify_tuple_by_cols(tuple, RelationGetDescr(rel), 1, &column,
 									&error, &isnull);
 	((CounterForm *) GETSTRUCT(new))->last_error_at = add->error_at;
-	return row_update(rel, &tuple->t_self, new) ?
-		COUNTERS_WRITTEN_IF_COMMITTED : COUNTERS_NOT_WRITTEN;
+	(void) row_update(rel, &tuple->t_self, new);
 }
 
 /*
- * Add to the row of a queue, without waiting for other transactions.  On
- * return add->n is what was added to the row's counters.
+ * Add to the row of a queue, for the worker, without waiting.  Returns false
+ * if the error, or the counts, are still to be written: to be called again in
+ * a later transaction.
  */
-CounterWrite
+bool
 counters_table_add(CounterAddition *add)
 {
 	Relation	index;
 	Relation	rel;
 	HeapTuple	tuple;
-	CounterWrite result = COUNTERS_NOT_WRITTEN;
+	bool		done = false;
 
 	/*
 	 * We wait for neither lock.  While we have that of the queue, it is not
 	 * dropped, so that no row of it is left behind.
 	 */
 	if (!catalog_lock_job_counters() || !queue_lock_try(add->queue_id))
-		return COUNTERS_NOT_WRITTEN;
+		return false;
 	rel = catalog_open_with_index(CATALOG_JOB_COUNTER, RowExclusiveLock,
 								  &index);
 	add->desc = RelationGetDescr(rel);
@@ -248,18 +236,18 @@ counters_table_add(CounterAddition *add)
 	PushActiveSnapshot(GetLatestSnapshot());
 	tuple = fetch_counter_row(rel, index, add->queue_id);
 	if (!HeapTupleIsValid(tuple))
-		result = insert_counter_row(rel, index, add);
+		done = insert_counter_row(rel, index, add);
 	else if (add->error != NULL &&
 			 heap_attisnull(tuple, Anum_job_counter_last_error, NULL))
-		result = write_first_error(rel, index, tuple, add);
-	else if (row_change_in_place(rel, &tuple->t_self, add_counts_in_place,
-								 add))
-		result = COUNTERS_WRITTEN;
+		write_first_error(rel, tuple, add);
+	else
+		done = row_change_in_place(rel, &tuple->t_self, add_counts_in_place,
+								   add);
 	PopActiveSnapshot();
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
 	CommandCounterIncrement();
-	return result;
+	return done;
 }
 
 /* --- Reading a row --- */
@@ -267,8 +255,7 @@ counters_table_add(CounterAddition *add)
 static void
 add_counts_of_map(CounterRow *row)
 {
-	AvailabilityMap *map = shmem_exists() ?
-	shmem_find_map(row->extension, row->queue_id) : NULL;
+	AvailabilityMap *map = shmem_find_map(row->extension, row->queue_id);
 
 	if (map == NULL)
 		return;
@@ -289,21 +276,24 @@ read_counts_in_place(HeapTuple tuple, void *arg)
 
 	memcpy(row->n, form->n, sizeof(row->n));
 	row->since = form->since;
-	row->error = isnull ? NULL :
-		pnstrdup(VARDATA_ANY(DatumGetPointer(error)),
-				 VARSIZE_ANY_EXHDR(DatumGetPointer(error)));
+	add_counts_of_map(row);
+
+	/* The caller may have found a later one in shared memory. */
+	if (isnull || form->last_error_at < row->error_at)
+		return;
+	row->error_at = form->last_error_at;
+	row->error = pnstrdup(VARDATA_ANY(DatumGetPointer(error)),
+						  VARSIZE_ANY_EXHDR(DatumGetPointer(error)));
 
 	/* It is no text in this encoding, as after a restore from another one. */
-	if (row->error != NULL &&
-		!pg_verifymbstr(row->error, strlen(row->error), true))
+	if (!pg_verifymbstr(row->error, strlen(row->error), true))
 		row->error = NULL;
-	row->error_at = form->last_error_at;
-	add_counts_of_map(row);
 }
 
 /*
  * Read the row of row->queue_id and the counts in its availability map, which
- * may exist before the row does.
+ * may exist before the row does.  row->error and error_at are replaced unless
+ * they are later.
  */
 void
 counters_table_read(CounterRow *row)
@@ -325,7 +315,7 @@ counters_table_read(CounterRow *row)
 	PushActiveSnapshot(GetLatestSnapshot());
 	tuple = fetch_counter_row(rel, index, row->queue_id);
 	if (!HeapTupleIsValid(tuple) &&
-		queue_created_at(row->queue_id, &row->since) && shmem_exists())
+		queue_created_at(row->queue_id, &row->since))
 		row->since = Max(row->since, shmem_started_at());
 
 	/* If the row was updated meanwhile, read the new version. */

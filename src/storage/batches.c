@@ -47,7 +47,6 @@
 #include "catalog/row_check.h"
 #include "shmem/batch_state.h"
 #include "shmem/database_state.h"
-#include "shmem/shmem.h"
 #include "storage/batches.h"
 #include "storage/message_row.h"
 #include "storage/row.h"
@@ -284,8 +283,7 @@ batch_record(int64 id)
 		if (record->batch == id && record->xact.nest_level == level)
 			return record;
 	}
-	if (shmem_exists())
-		database_join();
+	database_join();
 	record = xact_add(&records);
 	record->batch = id;
 	return record;
@@ -303,16 +301,6 @@ batches_record_changed(int64 id)
 	record->last = BATCH_NOT_PROBED;
 	if (record->first == 0)
 		record->first = record->last;
-}
-
-/* Returns whether this transaction has done anything with a batch. */
-bool
-batches_have_records(int64 id)
-{
-	for (int i = 0; i < records.n; i++)
-		if (((BatchRecord *) xact_record(&records, i))->batch == id)
-			return true;
-	return false;
 }
 
 /*
@@ -508,9 +496,6 @@ batches_scan(int64 id, BatchMessages which, int64 bound, LOCKMODE lockmode,
 		ScanKeyInit(&keys[1], 2, BTLessEqualStrategyNumber, F_INT8LE,
 					Int64GetDatum(bound));
 
-	/* In shared memory each segment in which a row was written is known. */
-	if (!shmem_exists())
-		(void) segment_refresh();
 	for (int segment = waiting ? FIRST_DELAYED_SEGMENT : 0;
 		 segment < ALL_SEGMENTS; segment++)
 	{
@@ -563,11 +548,11 @@ note_batch(MessageTable *table, TupleTableSlot *slot, void *arg)
 
 /*
  * Returns the batch with the lowest id above this one for which messages wait;
- * PG_INT64_MAX if there is none.  If "wait" is not set and a segment is
- * locked, the caller has to look again later.
+ * PG_INT64_MAX if there is none.  If a segment is locked, the caller has to
+ * look again later.
  */
 int64
-batches_next_waiting(int64 id, bool wait)
+batches_next_waiting(int64 id)
 {
 	int64		result = PG_INT64_MAX;
 
@@ -575,7 +560,7 @@ batches_next_waiting(int64 id, bool wait)
 	if (!OidIsValid(catalog_oid(CATALOG_BATCH)))
 		return result;
 	segment_push_snapshot();
-	(void) batches_scan(id, BATCH_WAITING_ABOVE, 0, AccessShareLock, wait,
+	(void) batches_scan(id, BATCH_WAITING_ABOVE, 0, AccessShareLock, false,
 						note_batch, &result);
 	PopActiveSnapshot();
 	return result;

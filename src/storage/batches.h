@@ -52,7 +52,6 @@ extern void batches_count(Batch *batch, int64 *unfinished, int64 *waiting);
 
 /* What this transaction does */
 extern void batches_record_changed(int64 id);
-extern bool batches_have_records(int64 id);
 extern void batches_record_added(int64 id, int64 n);
 extern void batches_record_finished(MessageTable *table, HeapTuple tuple);
 extern void batches_record_failed(MessageTable *table, HeapTuple tuple);
@@ -72,7 +71,7 @@ typedef enum BatchMessages
 typedef bool (*BatchCallback) (MessageTable *table, TupleTableSlot *slot,
 							   void *arg);
 
-extern int64 batches_next_waiting(int64 id, bool wait);
+extern int64 batches_next_waiting(int64 id);
 extern bool batches_scan(int64 id, BatchMessages which, int64 upto,
 						 LOCKMODE lockmode, bool wait, BatchCallback callback,
 						 void *arg);

@@ -24,8 +24,8 @@
  *	  worker, and so are delays and lifetimes that are over: it moves or
  *	  removes these messages.
  *
- *	  With shared memory, what was counted is added to the availability map of
- *	  the queue when the transaction has committed.  The worker moves events
+ *	  What was counted is added to the availability map of the queue when the
+ *	  transaction has committed.  The worker moves events
  *	  from there to the table of counters (counters.c).  Depths stay in the
  *	  map; depth_state.c says to what they are added, and what loses them.  A
  *	  queue without a map has no messages, or the depths are not known.
@@ -46,7 +46,6 @@
 #include "postgres.h"
 
 #include "commands/extension.h"
-#include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -348,9 +347,7 @@ counts_read_depths(int32 queue_id, int64 *depths)
 static void
 counts_before_end(XactEvent event)
 {
-	/* Before this callback, and those after it, look whether there is any. */
-	shmem_retry_before_end();
-	if (!shmem_exists() || records.n == 0)
+	if (records.n == 0)
 		return;
 
 	/* After the end that must not be tried, as it may fail. */
@@ -385,7 +382,7 @@ counts_after_end(XactEvent event)
 	bool		with_depths;
 	uint64		generation = 0;
 
-	if (!shmem_exists() || records.n == 0 || event == XACT_EVENT_ABORT)
+	if (records.n == 0 || event == XACT_EVENT_ABORT)
 		return;
 	attached = shmem_hold_maps();
 

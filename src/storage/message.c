@@ -53,7 +53,6 @@
 #include "catalog/message_id.h"
 #include "shmem/depth_state.h"
 #include "shmem/segment_state.h"
-#include "shmem/shmem.h"
 #include "storage/batches.h"
 #include "storage/counts.h"
 #include "storage/hot_update.h"
@@ -150,11 +149,8 @@ void
 message_count(MessageTable *table, HeapTuple tuple, int n)
 {
 	ClaimedMessages claimed = NO_CLAIMED_MESSAGES;
-	QueueDepth	depth;
+	QueueDepth	depth = depth_of_row(table, tuple, &claimed);
 
-	if (!shmem_exists())
-		return;
-	depth = depth_of_row(table, tuple, &claimed);
 	counts_add_rows(message_row_queue(tuple), depth, n, &claimed);
 }
 
@@ -163,11 +159,7 @@ static void
 count_old_version(MessageTable *table, HeapTuple tuple)
 {
 	ClaimedMessages claimed;
-	QueueDepth	depth;
-
-	if (!shmem_exists())
-		return;
-	depth = depth_of_row(table, tuple, &claimed);
+	QueueDepth	depth = depth_of_row(table, tuple, &claimed);
 
 	/*
 	 * Since we have read the version, the worker may have counted the end of

@@ -75,7 +75,6 @@
 #include "shmem/database_state.h"
 #include "shmem/depth_state.h"
 #include "shmem/segment_state.h"
-#include "shmem/shmem.h"
 #include "storage/batches.h"
 #include "storage/message.h"
 #include "storage/pending.h"
@@ -128,8 +127,6 @@ record_change(const MessageForm *form, PendingTarget target, uint64 lane,
 {
 	PendingChange new = {0};
 
-	if (!shmem_exists())
-		return;
 	database_join();
 
 	/* Attaching may fail, so after an abort, which has no callback before. */
@@ -253,8 +250,6 @@ pending_record_move(int32 queue_id)
 void
 pending_record_restore(Oid relid)
 {
-	if (!shmem_exists())
-		return;
 	batches_record_changed(NO_BATCH);
 	if (relid == catalog_oid(CATALOG_BATCH) ||
 		relid == catalog_oid(CATALOG_BATCH_PART))
@@ -394,7 +389,7 @@ forget_all_maps(void)
 static bool
 end_uses_maps(void)
 {
-	return pending_list.n > 0 || OidIsValid(restored) || shmem_is_late() ||
+	return pending_list.n > 0 || OidIsValid(restored) ||
 		availability_is_reserving() || availability_has_sweep();
 }
 
@@ -438,19 +433,6 @@ return_to_maps(XactEvent event)
 
 		/* This session may not have looked up its entry (database_mine). */
 		database_map_evicted(database_of(MyDatabaseId), DT_NOBEGIN);
-	}
-
-	/*
-	 * This session has had no shared memory for a part of this transaction,
-	 * and has recorded no change then (shmem.c): make the maps of all queues
-	 * begin anew.
-	 */
-	if (shmem_is_late())
-	{
-		depth_lose_mine();
-		shmem_miss_all();
-		database_map_evicted(database_mine(), DT_NOBEGIN);
-		shmem_end_late();
 	}
 
 	/*

@@ -148,8 +148,7 @@ DEFINE_PAIR_CHECKS(message_ttl)
 
 /*
  * The integer settings.  The initial value of the variable is the default.
- * Those that are not PGC_SUSET are of the whole server, and exist only if
- * there is shared memory.
+ * Those that are not PGC_SUSET are of the whole server.
  */
 static const struct
 {
@@ -282,24 +281,20 @@ static const struct
 	}
 };
 
-/*
- * Define the settings, with "all" those of the whole server, too.  Called
- * once, when the library is loaded.
- */
+/* Define the settings.  Called once, when the library is loaded. */
 void
-settings_define(bool all)
+settings_define(void)
 {
 	for (Size i = 0; i < lengthof(int_settings); i++)
-		if (int_settings[i].context == PGC_SUSET || all)
-			DefineCustomIntVariable(int_settings[i].name,
-									int_settings[i].short_desc,
-									int_settings[i].long_desc,
-									int_settings[i].variable,
-									*int_settings[i].variable,
-									int_settings[i].min, int_settings[i].max,
-									int_settings[i].context,
-									int_settings[i].flags,
-									int_settings[i].check, NULL, NULL);
+		DefineCustomIntVariable(int_settings[i].name,
+								int_settings[i].short_desc,
+								int_settings[i].long_desc,
+								int_settings[i].variable,
+								*int_settings[i].variable,
+								int_settings[i].min, int_settings[i].max,
+								int_settings[i].context,
+								int_settings[i].flags,
+								int_settings[i].check, NULL, NULL);
 	DefineCustomBoolVariable("queue.auto_create",
 							 "Creates a queue when a message is pushed to an unknown one.",
 							 NULL, &setting_auto_create, setting_auto_create,

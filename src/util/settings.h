@@ -41,7 +41,7 @@ extern int	setting_runner_idle_time;	/* seconds */
 extern int	setting_worker_naptime; /* milliseconds */
 extern int	setting_segment_size;	/* kilobytes; 0 for unlimited */
 
-extern void settings_define(bool all);
+extern void settings_define(void);
 extern void settings_without_transaction_timeout(void);
 extern void settings_set(const char *setting, const char *value, bool local);
 

@@ -38,9 +38,8 @@ chosen()
 	done
 }
 
-# choose: sets $all to the TAP tests, each with its mode: with the library preloaded, and
-# without but for those that say that the modes cannot differ.  What takes longest begins
-# first.  t/models.pl runs the models that are named in $models, or all.
+# choose: sets $all to the TAP tests, each with its mode: with the library preloaded
+# ("preloaded"), or without ("plain").  What takes longest begins first.  t/models.pl runs the models that are named in $models, or all.
 choose()
 {
 	models=
@@ -64,7 +63,7 @@ choose()
 			*) continue ;;
 		esac
 		if [ -n "$older" ]; then
-			! grep -q '\boldinstall\b' "$file" || all="$all plain:$file"
+			! grep -q '\boldinstall\b' "$file" || all="$all preloaded:$file"
 			continue
 		fi
 		if [ "$names" != "  " ]; then
@@ -75,6 +74,7 @@ choose()
 			! grep -q '^# test/check -a ' "$file" || continue
 		fi
 		all="$all preloaded:$file"
-		[ -n "$quick" ] || grep -q '^# One mode: ' "$file" || all="$all plain:$file"
+		[ -z "$unpreloaded" ] || ! grep -q '^# test/check -q ' "$file" ||
+			all="$all plain:$file"
 	done
 }

@@ -21,6 +21,7 @@ use Time::HiRes qw(sleep time);
 my $query_limit = 1800;
 my $file_limit = 7200;
 
+my $init = \&PostgreSQL::Test::Cluster::init;
 my $psql = \&PostgreSQL::Test::Cluster::psql;
 my $safe_psql = \&PostgreSQL::Test::Cluster::safe_psql;
 my $background_psql = \&PostgreSQL::Test::Cluster::background_psql;
@@ -28,6 +29,15 @@ my $background_psql = \&PostgreSQL::Test::Cluster::background_psql;
 {
 	no warnings 'redefine';
 
+	# The library is preloaded, unless test/check says something else.
+	*PostgreSQL::Test::Cluster::init = sub {
+		my ($self, @params) = @_;
+
+		$init->($self, @params);
+		$self->append_conf('postgresql.conf', "shared_preload_libraries = 'queue'")
+		  unless $ENV{TEMP_CONFIG};
+		return;
+	};
 	*PostgreSQL::Test::Cluster::psql = sub {
 		my ($self, $db, $sql, %params) = @_;
 

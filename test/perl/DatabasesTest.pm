@@ -1,5 +1,4 @@
-# What the tests of workers and databases share: a server with the library
-# preloaded, and what its workers do.
+# What the tests of workers and databases share: a server, and what its workers do.
 
 package DatabasesTest;
 
@@ -24,7 +23,6 @@ sub start_server
 	$node->init(allows_streaming => 1);
 	$node->append_conf(
 		'postgresql.conf', q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 restart_after_crash = on
 queue.min_claim_ttl = 1

@@ -1,5 +1,5 @@
-# What the tests of handlers share: a server with the library preloaded and
-# processes that run jobs, and roles with handlers.
+# What the tests of handlers share: a server with processes that run jobs, and roles
+# with handlers.
 
 package HandlerTest;
 
@@ -23,7 +23,6 @@ sub start_server
 
 	QueueTest::start_server(
 		qq{
-shared_preload_libraries = 'queue'
 autovacuum = off
 max_worker_processes = 16
 $settings

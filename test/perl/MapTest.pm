@@ -1,5 +1,4 @@
-# What the tests of availability maps share: a server with the library
-# preloaded and few maps, and two sessions.
+# What the tests of availability maps share: a server with few maps, and two sessions.
 
 package MapTest;
 
@@ -22,7 +21,6 @@ sub start_server
 {
 	QueueTest::start_server(
 		q{
-shared_preload_libraries = 'queue'
 max_prepared_transactions = 40
 autovacuum = off
 queue.max_availability_maps = 64

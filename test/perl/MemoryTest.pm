@@ -1,5 +1,5 @@
-# What the tests share in which there is no dynamic shared memory: a server whose
-# processes cannot create segments, or attach to them, while a file exists.
+# A server whose processes cannot create segments of dynamic shared memory while a file
+# exists.
 
 package MemoryTest;
 
@@ -11,7 +11,7 @@ use ClusterTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-our @EXPORT = qw(can_refuse start_refusing restart_refusing refuse allow);
+our @EXPORT = qw(can_refuse start_refusing refuse allow);
 
 my $dir;
 my $compiler = $ENV{CC} || 'cc';
@@ -34,20 +34,15 @@ static int
 is_refused(const char *name, int flags)
 {
 	const char *dir = getenv("REFUSE_MEMORY");
-	const char *what = flags & O_CREAT ? "create" : "attach";
 	char		path[1024];
 
-	if (dir == NULL || (strstr(name, "/PostgreSQL.") == NULL &&
+	if (dir == NULL || (flags & O_CREAT) == 0 || (strstr(name, "/PostgreSQL.") == NULL &&
 						strstr(name, "pg_dynshmem/mmap.") == NULL))
 		return 0;
-	snprintf(path, sizeof(path), "%s/%s", dir, what);
+	snprintf(path, sizeof(path), "%s/refuse", dir);
 	if (access(path, F_OK) != 0)
-	{
-		snprintf(path, sizeof(path), "%s/%s.%d", dir, what, (int) getpid());
-		if (access(path, F_OK) != 0)
-			return 0;
-	}
-	errno = flags & O_CREAT ? ENOSPC : ENOMEM;
+		return 0;
+	errno = ENOSPC;
 	return 1;
 }
 
@@ -97,26 +92,15 @@ sub start_refusing
 	return;
 }
 
-sub restart_refusing
-{
-	my ($node) = @_;
-	local @ENV{qw(LD_PRELOAD REFUSE_MEMORY)} = ("$dir/refuse.so", $dir);
-	$node->restart;
-	return;
-}
-
-# Refuse to "create" or to "attach"; or, as "attach.PID", for one process.
 sub refuse
 {
-	my ($what) = @_;
-	append_to_file("$dir/$what", '');
+	append_to_file("$dir/refuse", '');
 	return;
 }
 
 sub allow
 {
-	my ($what) = @_;
-	unlink "$dir/$what" or die $!;
+	unlink "$dir/refuse" or die $!;
 	return;
 }
 

@@ -39,7 +39,6 @@ sub start_servers
 		$node->init;
 		$node->append_conf(
 			'postgresql.conf', q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 queue.min_claim_ttl = 1
 });

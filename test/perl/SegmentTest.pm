@@ -1,5 +1,5 @@
-# What the tests of segments share: a server with the library preloaded and
-# small segments, a session, and what makes the segments switch.
+# What the tests of segments share: a server with small segments, a session, and what
+# makes the segments switch.
 
 package SegmentTest;
 
@@ -28,7 +28,6 @@ sub start_server
 {
 	QueueTest::start_server(
 		qq{
-shared_preload_libraries = 'queue'
 autovacuum = off
 max_prepared_transactions = 5
 queue.segment_size = '@{[ $segment_size / 1024 ]}kB'

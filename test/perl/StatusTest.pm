@@ -13,15 +13,13 @@ use Test::More;
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw($node value start_server use_server status_is_right depths
-  depths_become recounts kill_worker has_maps);
+  depths_become recounts kill_worker);
 
-# The library is preloaded unless the settings say otherwise.  The server logs when
-# it has counted all messages.
+# The server logs when it has counted all messages.
 sub start_server
 {
 	my (%conf) = @_;
 	%conf = (
-		shared_preload_libraries => "'queue'",
 		autovacuum => 'off',
 		log_min_messages => 'debug1',
 		max_prepared_transactions => 20,
@@ -79,20 +77,12 @@ $$});
 	return;
 }
 
-# Do sessions share memory?
-sub has_maps
-{
-	return value(
-		q{SELECT current_setting('shared_preload_libraries') ~ 'queue'
-		OR current_setting('server_version_num')::int >= 170000}) eq 't';
-}
-
 # queue_status is as queue_stats says, soon; how soon is printed.  "counted" is
 # true unless given.
 sub status_is_right
 {
 	my ($what, %arg) = @_;
-	my $counted = has_maps() && ($arg{counted} // 1) ? 'true' : 'false';
+	my $counted = ($arg{counted} // 1) ? 'true' : 'false';
 	my $began = time;
 	my $wrong;
 

@@ -1,5 +1,4 @@
-# What the tests of queue_wait share: a server with the library preloaded, a
-# session, and others that wait.
+# What the tests of queue_wait share: a server, a session, and others that wait.
 
 package WaitTest;
 
@@ -24,7 +23,6 @@ sub start_server
 	$node->init(allows_streaming => 1);
 	$node->append_conf(
 		'postgresql.conf', q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 queue.min_claim_ttl = 1
 queue.min_claim_grace = 0

@@ -1,5 +1,5 @@
-# What the tests of the worker share: a server with the library preloaded, a
-# session, one that listens, and what the worker's views show.
+# What the tests of the worker share: a server, a session, one that listens, and what
+# the worker's views show.
 
 package WorkerTest;
 
@@ -25,7 +25,6 @@ sub start_server
 {
 	QueueTest::start_server(
 		q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 queue.min_claim_ttl = 1
 queue.min_claim_grace = 0

@@ -4,8 +4,6 @@
 # activejob_alone.pl runs this file without.
 #
 # ActiveJob's own tests are run by hand: clients/activejob/test/rails.
-#
-# One mode: the library is preloaded, which the manual of the client advises.
 
 use strict;
 use warnings;

@@ -1,7 +1,5 @@
 # What activejob.pl tests, without ActiveRecord.
 #
-# One mode: the library is preloaded, which the manual of the client advises.
-#
 # test/check -a runs it.
 
 use strict;

@@ -3,8 +3,6 @@
 # messages; priorities, delays and the ends of claims are heeded.  The view
 # queue_data.availability_map shows what they say.
 #
-# One mode: the library is preloaded.
-#
 # test/check -q runs it, too.
 
 use strict;

@@ -1,7 +1,5 @@
 # More queues than availability maps: a map that is evicted and built again
 # loses nothing, neither step by step nor under load.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

@@ -2,8 +2,6 @@
 # that plain SQL had locked, twins, prepared transactions, and what was there
 # before a crash.
 #
-# One mode: the library is preloaded.
-#
 # test/check -q runs it, too.
 
 use strict;

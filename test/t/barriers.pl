@@ -5,8 +5,6 @@
 # A process that is stopped until its sleep is over, and gets the signal
 # meanwhile, is at that moment when it goes on.
 #
-# One mode: the library is preloaded.
-#
 # test/check -q runs it, too.
 
 use strict;
@@ -22,7 +20,6 @@ use Time::HiRes qw(sleep);
 
 start_server(
 	q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 queue.runners = 1
 });

@@ -2,8 +2,6 @@
 # its members roll back, are terminated or prepare their transactions, and the
 # worker is terminated; at the end of some the server crashes, or a standby takes
 # over.  QUEUE_BATCH_ROUNDS says how many (20; test/stress sets it).
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -23,7 +21,6 @@ $node = PostgreSQL::Test::Cluster->new('main');
 $node->init(allows_streaming => 1);
 $node->append_conf(
 	'postgresql.conf', q(
-shared_preload_libraries = 'queue'
 max_prepared_transactions = 10
 ));
 $node->start;

@@ -16,14 +16,9 @@ start_server(
 autovacuum = off
 max_prepared_transactions = 10
 });
-my $has_worker = $node->pg_version >= 17 || value('SHOW shared_preload_libraries') =~ /queue/;
 
-# What is free in the queue "after", without a claim that would look for the end
-# of batches itself where there is a worker
+# What is free in the queue "after"
 my $freed = q{SELECT string_agg(body #>> '{}', ' ' ORDER BY id) FROM queue_messages('after')};
-$freed = q{SELECT FROM queue_claim('after', 60, 60, 100) \g /dev/null
-	SELECT string_agg(body #>> '{}', ' ' ORDER BY id) FROM queue_messages('after', NULL, 100, true, true)}
-  if !$has_worker;
 
 # Makes a batch with n members, for which a message waits; returns its id.
 sub fresh
@@ -177,10 +172,6 @@ $_->quit foreach $sessions[1];
 
 # --- What is in the way ---
 
-SKIP:
-{
-skip 'there is no worker', 8 if !$has_worker;
-
 # A transaction with the deduplication key of a message that waits
 @sessions = map { $node->background_psql('postgres') } 1 .. 2;
 $batch = fresh(1);
@@ -193,7 +184,6 @@ $sessions[0]->query_safe('COMMIT');
 becomes("SELECT waiting FROM batch_status($batch)", '0', 'until that has ended');
 becomes(q{SELECT count(*) FROM queue_pop('after', 10)}, '2', 'it is a duplicate');
 
-
 # A role that locks the queue in which messages wait
 $batch = fresh(1);
 $sessions[0]->query_safe(q{BEGIN; SELECT queue_purge('after.dead'), queue_purge('after')});
@@ -204,7 +194,6 @@ is(value("SELECT waiting FROM batch_status($batch)"), '1', 'and what waits is lo
 $sessions[0]->query_safe('ROLLBACK');
 is_finished($batch, 'a queue was locked');
 $_->quit foreach @sessions;
-}
 
 # A queue without a dead letter queue gets it, as its owner's, when a message that
 # waits becomes a dead letter.  Until that is possible, the message stays.
@@ -267,13 +256,9 @@ ok( $node->wait_for_log(
 		qr/WARNING: .*"vault" .*dead letter queue: queue "vault.dead" belongs to another role/,
 		$log_offset),
 	'a warning says so');
-SKIP:
-{
-	skip 'each session warns', 1 if !$has_worker;
-	sleep 2;    # Meanwhile the worker tries again.
-	is(() = substr(slurp_file($node->logfile), $log_offset) =~ /WARNING: .*"vault" .*dead letter queue/g,
-		1, 'once a minute');
-}
+sleep 2;    # Meanwhile the worker tries again.
+is(() = substr(slurp_file($node->logfile), $log_offset) =~ /WARNING: .*"vault" .*dead letter queue/g,
+	1, 'once a minute');
 value(q{SELECT queue_drop('vault.dead')});
 is_dead_letter('the name is taken by another role');
 
@@ -292,86 +277,46 @@ foreach my $lock (q{SELECT queue_update('vault', '{"a": 1}')},
 }
 
 # Rows that are restored before the sequence
-SKIP:
-{
-	skip 'there is no worker', 2 if !$has_worker;
-	$node->safe_psql('postgres', 'CREATE DATABASE restored');
-	value(q{CREATE EXTENSION queue; SELECT queue_push('q', '1')}, 'restored');
-	value(
-		q{INSERT INTO queue_data.batch (id, owner, created_at, closed_at, members, completed, failed)
-		VALUES (5, 10, now(), now(), 0, 0, 0)}, 'restored');
-	my $rounds = value(q{SELECT rounds FROM queue_data.queue_workers WHERE database = 'restored'});
-	$node->poll_query_until('postgres',
-		"SELECT rounds > $rounds + 2 FROM queue_data.queue_workers WHERE database = 'restored'");
-	is(value('SELECT finished_at IS NULL FROM queue_data.batch', 'restored'),
-		't', 'a batch does not finish while a dump is being restored');
-	value(q{SELECT setval('queue_data.batch_id', 5)}, 'restored');
-	$node->poll_query_until('restored', 'SELECT finished_at IS NOT NULL FROM queue_data.batch');
-	is(value('SELECT finished_at IS NOT NULL FROM queue_data.batch', 'restored'),
-		't', 'but afterwards');
-}
+$node->safe_psql('postgres', 'CREATE DATABASE restored');
+value(q{CREATE EXTENSION queue; SELECT queue_push('q', '1')}, 'restored');
+value(
+	q{INSERT INTO queue_data.batch (id, owner, created_at, closed_at, members, completed, failed)
+	VALUES (5, 10, now(), now(), 0, 0, 0)}, 'restored');
+my $rounds = value(q{SELECT rounds FROM queue_data.queue_workers WHERE database = 'restored'});
+$node->poll_query_until('postgres',
+	"SELECT rounds > $rounds + 2 FROM queue_data.queue_workers WHERE database = 'restored'");
+is(value('SELECT finished_at IS NULL FROM queue_data.batch', 'restored'),
+	't', 'a batch does not finish while a dump is being restored');
+value(q{SELECT setval('queue_data.batch_id', 5)}, 'restored');
+$node->poll_query_until('restored', 'SELECT finished_at IS NOT NULL FROM queue_data.batch');
+is(value('SELECT finished_at IS NOT NULL FROM queue_data.batch', 'restored'),
+	't', 'but afterwards');
 
-SKIP:
-{
-	skip 'there is no worker', 1 if !$has_worker;
-
-	# The worker finds all batches when it starts.
-	$batch = fresh(1);
-	value(q{SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
-		WHERE backend_type = 'queue worker'});
-	value(q{SELECT count(*) FROM queue_pop('member')});
-	is_finished($batch, 'the worker was terminated');
-}
+# The worker finds all batches when it starts.
+$batch = fresh(1);
+value(q{SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
+	WHERE backend_type = 'queue worker'});
+value(q{SELECT count(*) FROM queue_pop('member')});
+is_finished($batch, 'the worker was terminated');
 
 # What has waited for too long becomes a dead letter; also if the row of its batch
 # was lost, and there is a younger batch.
-SKIP:
-{
-	skip 'there is no worker', 2 if !$has_worker;
-
-	my $late = fresh(1);
-	my $lost = value('SELECT batch_create(keep_open => true)');
-	value('SELECT batch_create(keep_open => true)');
-	value(qq{SET queue.max_message_delay = 1; SELECT queue_push('after', '"late"', after => $late),
-		queue_push('after', '"lost"', after => $lost)});
-	value("DELETE FROM queue_data.batch WHERE id = $lost");
-	value('SELECT pg_sleep(1.1)');
-	value(q{SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
-		WHERE backend_type = 'queue worker'});
-	becomes(
-		q{SELECT string_agg(body #>> '{}', ' ' ORDER BY id) FROM queue_dead_letters('after.dead')
-		WHERE reason = 'batch'},
-		'late lost',
-		'what has waited for too long becomes a dead letter');
-	value(q{SELECT count(*) FROM queue_pop('member')});
-	becomes($freed, 'freed', 'the rest is freed at the end of the batch');
-}
-
-# --- A session that does the worker's part ---
-
-# Not in a transaction block: others that add members would wait for its end.
-SKIP:
-{
-	skip 'there is a worker', 6 if $has_worker;
-
-	$batch = fresh(1);
-	value(q{SELECT count(*) FROM queue_pop('member')});
-	my $session = $node->background_psql('postgres');
-	$session->query_safe(q{BEGIN; SELECT count(*) FROM queue_pop('after')});
-	is( state_of(
-			"SET lock_timeout = '60s'; SELECT queue_push('member', '1', batch => $batch)"),
-		'none',
-		'a session in a transaction block keeps no batch locked');
-	$session->query_safe("SELECT count(*) FROM batch_status($batch); PREPARE TRANSACTION 'p'");
-	$session->quit;
-	is( state_of(
-			"SET lock_timeout = '60s'; SELECT queue_push('member', '2', batch => $batch)"),
-		'none',
-		'nor does a prepared transaction');
-	value("COMMIT PREPARED 'p'");
-	is(value(q{SELECT count(*) FROM queue_pop('member', 10)}), '2', 'members were added');
-	is_finished($batch, 'after that');
-}
+my $late = fresh(1);
+my $lost = value('SELECT batch_create(keep_open => true)');
+value('SELECT batch_create(keep_open => true)');
+value(qq{SET queue.max_message_delay = 1; SELECT queue_push('after', '"late"', after => $late),
+	queue_push('after', '"lost"', after => $lost)});
+value("DELETE FROM queue_data.batch WHERE id = $lost");
+value('SELECT pg_sleep(1.1)');
+value(q{SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity
+	WHERE backend_type = 'queue worker'});
+becomes(
+	q{SELECT string_agg(body #>> '{}', ' ' ORDER BY id) FROM queue_dead_letters('after.dead')
+	WHERE reason = 'batch'},
+	'late lost',
+	'what has waited for too long becomes a dead letter');
+value(q{SELECT count(*) FROM queue_pop('member')});
+becomes($freed, 'freed', 'the rest is freed at the end of the batch');
 
 # --- Many ---
 
@@ -386,13 +331,9 @@ value(
 	SELECT count(queue_push('after', to_jsonb(b), after => b)) FROM ids});
 value('SELECT count(batch_close(b)) FROM ids');
 value(q{DO $$ BEGIN WHILE EXISTS (SELECT FROM queue_pop('member', 100)) LOOP COMMIT; END LOOP; END $$});
-SKIP:
-{
-	skip 'there is no worker', 2 if !$has_worker;
-	becomes(q{SELECT free FROM queue_stats('after')}, $n, 'all batches have finished');
-	is( value(q{SELECT count(*), count(DISTINCT id) FROM queue_messages('after', "limit" => 10000)}),
-		"$n|$n",
-		'and what waits was freed once');
-	becomes('SELECT count(*) FROM queue_data.batch_part', '0', 'no parts are left');
-}
+becomes(q{SELECT free FROM queue_stats('after')}, $n, 'all batches have finished');
+is( value(q{SELECT count(*), count(DISTINCT id) FROM queue_messages('after', "limit" => 10000)}),
+	"$n|$n",
+	'and what waits was freed once');
+becomes('SELECT count(*) FROM queue_data.batch_part', '0', 'no parts are left');
 done_testing();

@@ -2,8 +2,6 @@
 # test, on this extension and on queues in plain SQL.  They check themselves that
 # no message is lost or claimed twice; no figure is looked at.
 #
-# One mode: the library is preloaded.
-#
 # test/check -a runs it.
 
 use strict;
@@ -20,7 +18,6 @@ use Test::More;
 
 start_server(
 	q(
-shared_preload_libraries = 'queue'
 synchronous_commit = off
 ));
 

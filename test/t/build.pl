@@ -1,8 +1,6 @@
 # The library is built from the release, which "git archive" makes, in the source
 # tree and, with make -f, in another directory: both are the same; make
 # installcheck finds the tests from both; make clean leaves nothing behind.
-#
-# One mode: building does not depend on it.
 
 use strict;
 use warnings;
@@ -43,7 +41,6 @@ ok(-e "$tree/$_", "the release has $_")
 
 my $node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
-$node->append_conf('postgresql.conf', "shared_preload_libraries = ''");
 $node->start;
 $ENV{PGHOST} = $node->host;
 $ENV{PGPORT} = $node->port;

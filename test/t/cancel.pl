@@ -1,8 +1,6 @@
 # Canceled messages: a handler that works on one is interrupted, and no other; and
 # of sessions that complete and cancel the same messages, one succeeds for each.
 #
-# One mode: the library is preloaded.
-#
 # QUEUE_CANCEL_MESSAGES makes it a longer one.
 
 use strict;
@@ -18,7 +16,6 @@ use Test::More;
 
 start_server(
 	q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 max_prepared_transactions = 10
 max_connections = 50

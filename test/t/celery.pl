@@ -1,8 +1,6 @@
 # The transport of Kombu, clients/celery: its own tests, and a Celery worker whose
 # server restarts, whose sessions are terminated, which is killed, and whose password
 # changes: each task is done, and the log says what happened.
-#
-# One mode: the library is preloaded, which the manual of the client advises.
 
 use strict;
 use warnings;

@@ -1,8 +1,6 @@
 # What test/check does with TAP tests: it says when a file begins and how it ends, ends one
 # that hangs with all that it has started, counts it as failed, and lists what was skipped.
 # It chooses the files by their names and by its options.
-#
-# One mode: the servers are those of the files.
 
 use strict;
 use warnings;
@@ -82,7 +80,7 @@ sub check
 			for test in "$@"; do tap "$test"; done
 			skips "$@"
 			echo "$passed passed, $failed failed, $skipped skipped"
-		}, $top, $pg_config, $limit, map { "plain:$dir/$_.pl" } @files
+		}, $top, $pg_config, $limit, map { "preloaded:$dir/$_.pl" } @files
 		],
 		'>&', \$out);
 	return $out;
@@ -96,11 +94,11 @@ for (my $limit = 8; !-e $ENV{HANGS} && $limit <= 1024; $limit *= 2)
 	$out = check($limit, 'hangs', 'fails');
 }
 my ($test, $child, $stopped, $server) = split ' ', slurp_file($ENV{HANGS});
-like($out, qr/^\d\d:\d\d:\d\d hangs, plain: begins$/m, 'a file begins');
-like($out, qr/^\d\d:\d\d:\d\d hangs, plain: fails after \d+ s$/m, 'it hangs: it fails');
-like($out, qr/^hangs, plain +\d passed, 1 failed$/m, 'it counts as failed');
+like($out, qr/^\d\d:\d\d:\d\d hangs, preloaded: begins$/m, 'a file begins');
+like($out, qr/^\d\d:\d\d:\d\d hangs, preloaded: fails after \d+ s$/m, 'it hangs: it fails');
+like($out, qr/^hangs, preloaded +\d passed, 1 failed$/m, 'it counts as failed');
 like($out, qr/^# did not end within \d+ s$/m, 'and this is why');
-like($out, qr/^fails, plain +0 passed, 1 failed$/m, 'the next file is run');
+like($out, qr/^fails, preloaded +0 passed, 1 failed$/m, 'the next file is run');
 foreach my $process (
 	[ 'the test', $test ],
 	[ 'a child', $child ],
@@ -116,7 +114,7 @@ foreach my $process (
 }
 
 $out = check(600, 'skips', 'skips_one', 'fails');
-like($out, qr/^\S+ skips_one, plain: ends after \d+ s$/m, 'a file ends');
+like($out, qr/^\S+ skips_one, preloaded: ends after \d+ s$/m, 'a file ends');
 is($out =~ s/.*?^(?=skipped)//msr,
 	"skipped: skips: python3-x is not installed\n"
 	  . "skipped: skips_one: no y (apt install y)\n"
@@ -138,7 +136,7 @@ sub chooses
 			here=$0/test
 			. test/sandbox.sh
 			. test/check.d/names.sh
-			long= older= quick=
+			long= older= quick= unpreloaded=
 			eval "$1"
 			shift
 			names=" $* "
@@ -152,8 +150,9 @@ sub chooses
 }
 
 is(chooses('', 'cancel'), "preloaded:test/t/cancel.pl [] cancel\n", 'a name of two kinds');
-is(chooses('', 'rows'), "preloaded:test/t/rows.pl plain:test/t/rows.pl []\n", 'in two modes');
-is(chooses('quick=yes', 'rows'), "preloaded:test/t/rows.pl []\n", '-q: in one');
+is(chooses('unpreloaded=yes', 'worker', 'cancel'),
+	"preloaded:test/t/cancel.pl preloaded:test/t/worker.pl plain:test/t/worker.pl [] cancel\n",
+	'without preloading: what -q runs');
 is(chooses('', 'availability'), "preloaded:test/t/models.pl [availability]\n", 'a model');
 is(chooses('', 'availability', 'models'), "preloaded:test/t/models.pl []\n", 'all models');
 like(chooses('', 'clam_order'), qr/no test "clam_order". Near: claim_order$/m, 'a wrong letter');
@@ -161,7 +160,7 @@ like(chooses('', 'laim_order'), qr/Near: claim_order claim_order_without_worker$
 like(chooses('', 'r'), qr/no test "r". Near:[\w -]+$/, 'what is near are names only');
 unlike(chooses(''), qr/\bmodels\.pl/, 'without -a, not what takes long');
 like(chooses('long=yes'), qr/\bmodels\.pl/, '-a: that too');
-unlike(chooses('quick=yes'), qr/plain:|\bmodels\.pl/, '-q: the core, in one mode');
+unlike(chooses('quick=yes'), qr/plain:|\bmodels\.pl/, '-q: the core, preloaded');
 foreach my $options ('-a -q', '-a -o pg_config', '-q -o ./pg_config', '-x')
 {
 	my $said = '';

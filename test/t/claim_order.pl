@@ -1,8 +1,6 @@
 # Sessions that only probe for something to claim, and the worker, do not hide
 # messages from a concurrent claim: it gets the first message, not the one
 # behind it.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -20,7 +18,6 @@ my $delayed = 100;    # queues with a message that becomes due
 
 start_server(
 	q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 queue.min_claim_ttl = 1
 queue.min_claim_grace = 0

@@ -1,5 +1,5 @@
 # A message that is free again keeps its position in the order, also without a
-# worker that sweeps, with shared memory and without.
+# worker that sweeps.
 
 use strict;
 use warnings;

@@ -3,8 +3,6 @@
 # page; and it leaves out what another transaction was the first to lock or
 # change, without waiting for it.
 #
-# One mode: the library is preloaded.
-#
 # test/check -q runs it, too.
 
 use strict;
@@ -23,7 +21,6 @@ my $node = PostgreSQL::Test::Cluster->new('primary');
 $node->init(allows_streaming => 1);
 $node->append_conf(
 	'postgresql.conf', q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 queue.database_workers = 0
 wal_consistency_checking = 'all'

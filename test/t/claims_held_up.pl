@@ -1,7 +1,5 @@
 # A claim that waits for the lock on a table, or whose scan takes long, does not
 # make the results of other claims empty.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -17,7 +15,6 @@ use Time::HiRes qw(sleep time);
 
 start_server(
 	q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 queue.database_workers = 0
 });

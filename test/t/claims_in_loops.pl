@@ -1,8 +1,6 @@
 # A transaction that makes very many changes and claims in a loop, also with
 # savepoints: each claim gets what is free, first in the order of claims, and reads
 # little more than that, however many changes the transaction has made before.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -15,7 +13,6 @@ use Test::More;
 
 start_server(
 	q(
-shared_preload_libraries = 'queue'
 autovacuum = off
 ));
 

@@ -1,7 +1,5 @@
 # The worker library of Python, clients/python: its own tests, those of its Django part,
 # its types, and the wheel.  conformance_python has the cases of all worker libraries.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -29,8 +27,6 @@ sub run_ok
 
 my $python = python_with('psycopg');
 start_server("queue.min_claim_ttl = 1");
-plan skip_all => 'the library is not preloaded'
-  if value('SHOW shared_preload_libraries') !~ /queue/;
 
 local @ENV{qw(PGHOST PGPORT PGDATABASE)} = ($node->host, $node->port, $db);
 delete local $ENV{PGUSER};

@@ -3,8 +3,6 @@
 #
 # Needs a C compiler, for a library that stands between the server and the
 # clock.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -72,7 +70,6 @@ $node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 $node->append_conf(
 	'postgresql.conf', q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 queue.min_claim_ttl = 1
 queue.min_claim_grace = 0

@@ -1,7 +1,5 @@
 # The worker library clients/node: the conformance suite of clients/conformance, and the
 # library's own tests.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

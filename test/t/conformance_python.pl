@@ -1,7 +1,5 @@
 # The worker library of Python, clients/python: the cases of clients/conformance, with
 # jobs in threads.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

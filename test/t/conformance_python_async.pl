@@ -1,7 +1,5 @@
 # The worker library of Python, clients/python, with asynchronous jobs: those cases of
 # clients/conformance in which they differ from jobs in threads.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

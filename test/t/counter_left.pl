@@ -1,8 +1,6 @@
 # The process that counts all messages may still run when its worker has gone.  The
 # next worker waits for its end, and then counts; and if the database takes no
 # connections, the process ends without harm to others.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -19,7 +17,6 @@ my $node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 $node->append_conf(
 	'postgresql.conf', q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 queue.min_claim_ttl = 1
 });

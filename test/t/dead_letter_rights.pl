@@ -20,8 +20,6 @@ $node->init;
 $node->append_conf('postgresql.conf', 'autovacuum = off');
 $node->start;
 my $db = 'postgres';
-my $preloaded =
-  $node->safe_psql($db, 'SHOW shared_preload_libraries') =~ /queue/;
 
 # One session for all that is short; it changes its role.
 my $short = $node->background_psql($db, on_error_stop => 0);
@@ -272,8 +270,6 @@ sub moved
 	my ($what) = @_;
 	my $until = time + 180;
 
-	# Without a worker a claim has to come by.
-	as('ann', q{SELECT count(*) FROM queue_claim('x', 60, 60)}) if !$preloaded;
 	sleep 0.05
 	  while (value(q{SELECT total FROM queue_stats('x')}) ne '0'
 		&& time < $until);

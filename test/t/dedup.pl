@@ -1,7 +1,5 @@
 # Deduplication keys that are used again and again: a push takes as long while an
 # old snapshot keeps all former rows.  The worker removes keys whose time is over.
-#
-# One mode: the library is preloaded; without that there may be no worker.
 
 use strict;
 use warnings;
@@ -12,7 +10,7 @@ use lib "$FindBin::RealBin/../perl";
 use QueueTest;
 use Test::More;
 
-start_server("shared_preload_libraries = 'queue'");
+start_server('');
 
 sub sql { return $node->safe_psql('postgres', @_); }
 

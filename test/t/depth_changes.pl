@@ -12,8 +12,7 @@ use StatusTest;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
-# The mode is that of the run: preloaded or not.
-start_server(shared_preload_libraries => undef, 'queue.segment_size' => '1MB');
+start_server('queue.segment_size' => '1MB');
 
 # Runs statements, and compares all rows afterwards.
 sub change
@@ -212,14 +211,11 @@ change('segments switch', q{
 		FROM generate_series(1, 1000) AS i, generate_series(1, 60) AS j GROUP BY i) AS b;
 	SELECT count(queue_push('bulk', '1')) FROM generate_series(1, 10);
 	SELECT count(*) FROM generate_series(1, 20) AS i, queue_pop('bulk', 60 + 0 * i)});
-if (has_maps())
-{
-	ok( $node->poll_query_until(
-			'postgres', 'SELECT truncated > 0 FROM queue_data.queue_workers'),
-		'one is truncated');
-	status_is_right('and messages have moved');
-	is(recounts(), $recounts, 'that needs no recount');
-}
+ok( $node->poll_query_until(
+		'postgres', 'SELECT truncated > 0 FROM queue_data.queue_workers'),
+	'one is truncated');
+status_is_right('and messages have moved');
+is(recounts(), $recounts, 'that needs no recount');
 
 # --- Other SQL than the functions ---
 
@@ -247,14 +243,11 @@ status_is_right('after the worker was terminated');
 
 # --- Maps that are evicted ---
 
-if (has_maps())
-{
-	$node->append_conf('postgresql.conf', 'queue.max_availability_maps = 100');
-	$node->restart;
-	value(q{SELECT count(queue_push('many' || i, '1')) FROM generate_series(1, 300) AS i});
-	value(q{SELECT count(*) FROM generate_series(1, 300) AS i, queue_pop('many' || i) WHERE i % 3 = 0});
-	status_is_right('more queues than maps', counted => 0);
-}
+$node->append_conf('postgresql.conf', 'queue.max_availability_maps = 100');
+$node->restart;
+value(q{SELECT count(queue_push('many' || i, '1')) FROM generate_series(1, 300) AS i});
+value(q{SELECT count(*) FROM generate_series(1, 300) AS i, queue_pop('many' || i) WHERE i % 3 = 0});
+status_is_right('more queues than maps', counted => 0);
 
 $node->stop;
 done_testing();

@@ -1,8 +1,6 @@
 # The depths in queue_status are those of queue_stats, although no session reads the
 # messages: after claims have ended, in whatever way their messages are met, and
 # after all messages were counted anew while others changed them.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

@@ -9,9 +9,8 @@
 #	<!-- test: test-databases -->	languages.pl runs it in template1
 #
 # Programs are workers that run until they are stopped.  A line of their own
-# says how long they wait when nothing wakes them; only that is changed here.
-# With the library preloaded it becomes much longer than the test may take, so
-# that they have to be woken; without, short, and it is said that they poll.
+# says how long they wait when nothing wakes them; only that is changed here.  It
+# becomes much longer than the test may take, so that they have to be woken.
 #
 # Links must lead to a file, and to a heading in it.
 
@@ -141,18 +140,7 @@ sub query
 	return $node->safe_psql('documents', $_[0]);
 }
 
-my $preloaded = query('SHOW shared_preload_libraries') =~ /\bqueue\b/;
-
-# What was written to stderr, but for what is said where nothing is preloaded
-sub complaint
-{
-	my ($text) = @_;
-	$text =~ s/^.*NOTICE:  the library "queue" is not preloaded: .*\nHINT:  .*\n//mg
-	  unless $preloaded;
-	return $text;
-}
-
-my $fallback  = $preloaded ? 1000 : 1;
+my $fallback = 1000;
 
 # Sessions of a worker under test
 my $others = q{FROM pg_stat_activity WHERE datname = current_database()
@@ -202,9 +190,6 @@ foreach my $module ('psycopg', 'psycopg2')
 	  'import sys; sys.modules["psycopg"] = None; exec(open(sys.argv[1]).read())'
 	  if $module eq 'psycopg2';
 	push @python, [ $module, @command ];
-
-	# A driver does not notice whether the library is preloaded.
-	last unless $preloaded;
 }
 
 # A worker must not outlive a test that dies.
@@ -292,7 +277,7 @@ sub run_worker
 		}
 		is($done, $rounds, "$where with $name works and waits");
 		$worker->pump_nb;
-		is(complaint($err), '', "$where with $name has no complaint")
+		is($err, '', "$where with $name has no complaint")
 		  or diag($out);
 		is( query('SELECT count(*), count(DISTINCT message_id), count(DISTINCT recipient) FROM sent'),
 			join('|', ($rounds * $messages) x 3),
@@ -304,7 +289,7 @@ sub run_worker
 		{
 			is_robust($where, $name, \$out);
 			undef $worker;
-			is(complaint($err), '', "$where with $name ends without a complaint");
+			is($err, '', "$where with $name ends without a complaint");
 			next;
 		}
 
@@ -509,7 +494,7 @@ foreach my $block (@blocks)
 						init => sub { chdir $dir or die $! }),
 					"$where: $name runs");
 			}
-			is(complaint($err), '', "$where: $name has no complaint");
+			is($err, '', "$where: $name has no complaint");
 			my $expected = delete $after{$name};
 			is( $expected && query($expected->[0]),
 				$expected && $expected->[1],

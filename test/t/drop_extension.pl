@@ -1,7 +1,5 @@
 # DROP EXTENSION while jobs run and sessions wait: the runners end and log
 # nothing, and the sessions are told that the extension is gone.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -18,7 +16,6 @@ $node->init;
 $node->append_conf(
 	'postgresql.conf', q{
 autovacuum = off
-shared_preload_libraries = 'queue'
 });
 $node->start;
 my $db = 'postgres';

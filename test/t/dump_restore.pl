@@ -208,11 +208,10 @@ $node->command_ok(
 	'pg_restore into a fresh database');
 check_restored($node, 'restored', 'same cluster');
 
-# another cluster, whose library is preloaded
+# another cluster
 my $other = PostgreSQL::Test::Cluster->new('other');
 $other->init;
-$other->append_conf('postgresql.conf',
-	"autovacuum = off\nshared_preload_libraries = 'queue'");
+$other->append_conf('postgresql.conf', 'autovacuum = off');
 $other->start;
 $other->psql('postgres', undef, extra_params => [ '-f', "$dir/roles.sql" ],
 	on_error_stop => 0);

@@ -33,15 +33,10 @@ max_prepared_transactions = 2
 queue.durable_claims = off
 queue.min_claim_ttl = 1
 ));
-my $preloaded =
-  $node->safe_psql('postgres', 'SHOW shared_preload_libraries') =~ /queue/;
 
 # Nothing else writes WAL or flushes it.
-if ($preloaded || $node->pg_version >= 17)
-{
-	$node->append_conf('postgresql.conf', 'queue.database_workers = 0');
-	$node->restart;
-}
+$node->append_conf('postgresql.conf', 'queue.database_workers = 0');
+$node->restart;
 $node->safe_psql(
 	'postgres', q(
 SELECT queue_create('plain'), queue_create('second'), queue_create('jobs'),

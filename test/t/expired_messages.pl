@@ -1,7 +1,5 @@
 # Messages that expire unclaimed: the worker logs how many, at once and then no
 # more than once a minute; queue_status has the queues.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -18,7 +16,6 @@ use Time::HiRes qw(sleep);
 start_server(
 	q{
 autovacuum = off
-shared_preload_libraries = 'queue'
 queue.min_message_ttl = 1
 log_timezone = 'UTC'
 });

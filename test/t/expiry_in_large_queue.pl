@@ -1,8 +1,6 @@
 # Messages that expire one after the other in a large queue are removed soon,
 # although reading all of the queue each time would take too long; also one
 # whose push commits late.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -17,7 +15,6 @@ use Time::HiRes qw(sleep time);
 
 start_server(
 	q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 queue.min_message_ttl = 1
 });

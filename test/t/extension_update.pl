@@ -9,8 +9,6 @@
 #
 # extension_update_from_1_1.pl and extension_update_from_1_2.pl run this file with
 # other earlier versions.
-#
-# One mode: the way leads through 1.2, and the update from there is tested in both.
 
 use strict;
 use warnings;
@@ -36,7 +34,6 @@ log_min_messages = warning
 });
 $node->start;
 
-my $preloaded = value('SHOW shared_preload_libraries') =~ /\bqueue\b/;
 our $from //= '1.0';
 value("CREATE EXTENSION queue VERSION '$from'");
 my $version = value(q{SELECT default_version FROM pg_available_extensions
@@ -199,10 +196,7 @@ $waiting->query_until(qr/waiting/,
 
 my $worker = q{(SELECT pid FROM pg_stat_activity
 	WHERE backend_type = 'queue worker' AND datname = 'postgres')};
-my $worker_pid;
-if ($preloaded)
-{
-	value(qq{
+value(qq{
 	CREATE FUNCTION handle(body jsonb) RETURNS boolean LANGUAGE plpgsql AS \$\$
 	BEGIN
 		INSERT INTO done VALUES (body::bigint);
@@ -210,9 +204,8 @@ if ($preloaded)
 	END \$\$;
 	SET ROLE app;
 	SELECT queue_create('jobs', '$keep'), job_handler('jobs', 'handle(jsonb)', concurrency => 2)});
-	becomes_true("SELECT $worker IS NOT NULL", 'a worker runs');
-	$worker_pid = value("SELECT $worker");
-}
+becomes_true("SELECT $worker IS NOT NULL", 'a worker runs');
+my $worker_pid = value("SELECT $worker");
 
 # --- Load ---
 
@@ -220,11 +213,10 @@ if ($preloaded)
 # table, both with prepared statements.  In a queue with groups of which one
 # message at a time may be claimed, claimers record each, so that a second claim
 # of a group is an error.  Sessions wait for messages that others complete or cancel.
-my $jobs = $preloaded ? 'jobs' : 'work';
 my $push = 'INSERT INTO pushed SELECT n FROM (SELECT nextval(\'n\') AS n) AS s'
   . " WHERE queue_push('%s', to_jsonb(n), dedup_key => n::text) > 0;\n";
 my %script = (
-	push => "BEGIN;\n" . sprintf($push, 'work') . sprintf($push, $jobs) . "COMMIT;\n",
+	push => "BEGIN;\n" . sprintf($push, 'work') . sprintf($push, 'jobs') . "COMMIT;\n",
 	claim => 'WITH m AS MATERIALIZED (SELECT * FROM queue_claim(\'work\', 60, 60, 5))'
 	  . ' INSERT INTO done SELECT body::bigint FROM m'
 	  . " WHERE message_delete('work', id, claim_id);\n",
@@ -356,7 +348,7 @@ value(q{SET ROLE app;
 	INSERT INTO done SELECT body::bigint FROM m
 	WHERE message_delete('work', id, claim_id)})
   while value(q{SELECT total > 0 FROM queue_stats('work')}) eq 't';
-becomes_true("SELECT total = 0 FROM queue_stats('$jobs')", 'all jobs are done');
+becomes_true("SELECT total = 0 FROM queue_stats('jobs')", 'all jobs are done');
 is( value(q{SELECT count(*) FROM (
 		(SELECT n FROM pushed EXCEPT ALL SELECT n FROM done) UNION ALL
 		(SELECT n FROM done EXCEPT ALL SELECT n FROM pushed)) AS d}),
@@ -376,7 +368,7 @@ BEGIN
 	END LOOP;
 END $$});
 is( value(qq{WITH p AS (SELECT n FROM pushed WHERE n > $last),
-		h AS (SELECT n FROM unnest(ARRAY(SELECT DISTINCT unnest('{work,$jobs}'::text[]))) AS q,
+		h AS (SELECT n FROM unnest('{work,jobs}'::text[]) AS q,
 			history(q) AS n WHERE n > $last)
 		SELECT count(*) > 0, (SELECT count(*) FROM (
 			(TABLE p EXCEPT ALL TABLE h) UNION ALL (TABLE h EXCEPT ALL TABLE p)) AS d)
@@ -388,13 +380,10 @@ is( value(q{SELECT bool_or(hashint8(id) % 2 = 0), bool_or(hashint8(id) % 2 <> 0)
 			ELSE '{"outcome": "canceled", "result": null, "error": null}' END)
 		FROM awaited}),
 	't|t|0', 'each session that waited was told of its message');
-if ($preloaded)
-{
-	is(value("SELECT $worker"), $worker_pid, 'the worker is the same');
-	is( value(q{SELECT last_error FROM queue_data.queue_workers
-		WHERE database = 'postgres'}),
-		'', 'and has had no error');
-}
+is(value("SELECT $worker"), $worker_pid, 'the worker is the same');
+is( value(q{SELECT last_error FROM queue_data.queue_workers
+	WHERE database = 'postgres'}),
+	'', 'and has had no error');
 $connected->quit;
 $waiting->quit;
 

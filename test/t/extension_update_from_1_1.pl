@@ -1,6 +1,4 @@
 # What extension_update.pl tests, with an update from version 1.1.
-#
-# One mode: the way leads through 1.2, and the update from there is tested in both.
 
 use strict;
 use warnings;

@@ -7,8 +7,6 @@
 # QUEUE_FUZZ_ROWS, which test/fuzz -R sets, makes it all of them, and
 # QUEUE_FUZZ_SEED and QUEUE_FUZZ_FACTOR count as in fuzz.pl.
 #
-# One mode: the library is preloaded.
-#
 # test/check -q runs it, too.
 
 use strict;

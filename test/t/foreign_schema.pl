@@ -2,8 +2,6 @@
 # role.  What a schedule of a superuser has pg_cron execute calls no function of
 # that role: neither when the schema is renamed nor when it is dropped, and with
 # it the extension.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

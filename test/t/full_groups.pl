@@ -1,7 +1,5 @@
 # A claim tries all groups that have a turn, however many of them it finds full or
 # at their rate, before it answers that nothing is free.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -15,7 +13,6 @@ use Test::More;
 use Time::HiRes qw(sleep);
 
 start_server(q(
-shared_preload_libraries = 'queue'
 autovacuum = off
 ));
 

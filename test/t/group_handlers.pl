@@ -1,8 +1,6 @@
 # Handlers and groups: runners keep the bounds, the order and the turns of
 # groups, whatever the concurrency of the handler.
 #
-# One mode: the library is preloaded.
-#
 # test/check -q runs it, too.
 
 use strict;

@@ -2,8 +2,6 @@
 # ends.  Another session finds nothing there meanwhile, and waits; it is woken at
 # the end if the transaction has left room in the group and a message.
 #
-# One mode: the library is preloaded.
-#
 # test/check -q runs it, too.
 
 use strict;

@@ -29,11 +29,7 @@ autovacuum = off
 queue.min_claim_ttl = 1
 queue.min_claim_grace = 0
 ));
-my $preloaded =
-  $node->safe_psql('postgres', 'SHOW shared_preload_libraries') =~ /queue/;
-
-# Without shared memory a claim reads the whole queue.
-my %rates = (slow => 0.7, middle => 12.5, fast => $preloaded ? 100 : 25);
+my %rates = (slow => 0.7, middle => 12.5, fast => 100);
 
 value(
 	q{CREATE TABLE log (q text, g text, returned timestamptz DEFAULT clock_timestamp(),
@@ -207,53 +203,19 @@ is(value(q{SELECT take('twice', 10)}),
 
 # --- Rows that are not needed any more ---
 
-if ($preloaded || $node->pg_version >= 17)
-{
-	# The worker removes them as it starts, and then once a minute.
-	value(q{SELECT queue_purge('twice')});
-	becomes_true(
-		q{SELECT count(*) = 6 FROM queue_data.group_rate WHERE next_at < now()},
-		'all groups with a past but two may go on');
-	$node->restart;
-	value(q{SELECT queue_channel('fast')});    # starts it where nothing is preloaded
-	becomes_true(
-		q{SELECT count(*) = 2 FROM queue_data.group_rate WHERE next_at > now()},
-		'rows of groups that may go on at once are removed');
-	becomes_true(
-		q{SELECT count(*) = 2 FROM queue_data.group_rate},
-		'and only these');
-}
-else
-{
-	my $old = q{FROM queue_data.group_rate WHERE next_at < now() - interval '0.1 s'};
-	my $locker = $node->background_psql('postgres');
-
-	# Sessions that insert rows remove old ones.
-	value(
-		q{SELECT queue_create('brief', '{"_group_rate": 1000}');
-		SELECT count(queue_push('brief', to_jsonb(i), group_key => 'g' || i))
-		FROM generate_series(1, 1150) AS i;
-		SELECT take('brief', 100)});
-	sleep 0.3;
-	$locker->query_safe("BEGIN; SELECT $old FOR UPDATE");
-	is(value(q{SET lock_timeout = '5s'; SELECT take('brief', 1)}),
-		'1', 'a session that removes rows does not wait for those that are locked');
-	$locker->quit;
-	is( value(
-			q{BEGIN; SELECT sum(take('brief', 100)) FROM generate_series(1, 10); COMMIT}),
-		'1000',
-		'a transaction claims from as many groups as it may lock, and removes rows');
-	sleep 0.3;
-	value(
-		q{BEGIN; SELECT take('brief', 1); PREPARE TRANSACTION 'keep'});
-	is( value("SELECT count(*) FROM (SELECT $old FOR UPDATE SKIP LOCKED) AS r"),
-		value("SELECT count(*) $old"),
-		'a transaction that is prepared removes none');
-	value(q{ROLLBACK PREPARED 'keep'});
-	cmp_ok(value("SELECT count(*) $old"), '>', 900, 'many are left');
-	value(q{SELECT take('brief', 1);} x 15);
-	cmp_ok(value("SELECT count(*) $old"), '<', 100, 'one session removes all');
-}
+# The worker removes them as it starts, and then once a minute.
+value(q{SELECT queue_purge('twice')});
+becomes_true(
+	q{SELECT count(*) = 6 FROM queue_data.group_rate WHERE next_at < now()},
+	'all groups with a past but two may go on');
+$node->restart;
+value(q{SELECT queue_channel('fast')});    # starts it where the library is not preloaded
+becomes_true(
+	q{SELECT count(*) = 2 FROM queue_data.group_rate WHERE next_at > now()},
+	'rows of groups that may go on at once are removed');
+becomes_true(
+	q{SELECT count(*) = 2 FROM queue_data.group_rate},
+	'and only these');
 
 # --- A rate that is raised or removed ---
 

@@ -1,7 +1,5 @@
 # queue_wait and notifications with groups: while all groups are at their bounds
 # nothing is there; whatever makes room in one wakes those that wait.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

@@ -13,8 +13,6 @@
 # one (test/stress sets them).  With QUEUE_GROUP_CLAIMS nearly all sessions are
 # workers, and with QUEUE_GROUP_KILLS none is: then the load is repeated until
 # there were so many claims, or so many sessions were terminated (test/groups).
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -45,7 +43,6 @@ $node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 $node->append_conf(
 	'postgresql.conf', qq(
-shared_preload_libraries = 'queue'
 max_connections = @{[ $sessions + $workers + 20 ]}
 max_prepared_transactions = 100
 track_commit_timestamp = on

@@ -1,7 +1,5 @@
 # What may be bound as a handler, by which roles: what is refused binds nothing.
 #
-# One mode: the library is preloaded.
-#
 # test/check -q runs it, too.
 
 use strict;

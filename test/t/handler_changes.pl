@@ -1,8 +1,6 @@
 # A handler that was altered by another role than its own, or that may not run,
 # waits and says why, in job_list and once in the log.  It goes on by itself.
 #
-# One mode: the library is preloaded.
-#
 # test/check -q runs it, too.
 
 use strict;

@@ -1,8 +1,6 @@
 # Limits of handlers: none runs forever, holds up those of other roles, fills
 # the log, or tries a message again and again without a pause.
 #
-# One mode: the library is preloaded.
-#
 # test/check -q runs it, too.
 
 use strict;

@@ -1,8 +1,6 @@
 # A handler has the rights of the role that bound it and no more, and leaves
 # nothing behind in the process that another job could see.
 #
-# One mode: the library is preloaded.
-#
 # test/check -q runs it, too.
 
 use strict;

@@ -1,8 +1,6 @@
 # A handler of another role in a session that calls job_run: it leaves nothing
 # behind, and finds nothing of the session's.
 #
-# One mode: the library is preloaded.
-#
 # test/check -q runs it, too.
 
 use strict;

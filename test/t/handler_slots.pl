@@ -2,8 +2,6 @@
 # terminated between two transactions leaves no lock behind, a cancel between
 # two transactions does not end it, and the queue's jobs go on.
 #
-# One mode: the library is preloaded.
-#
 # test/check -q runs it, too.
 
 use strict;

@@ -2,8 +2,6 @@
 # them.  What fails is tried again and ends as a dead letter: errors, timeouts,
 # cancels, terminated processes.  A teardown runs after each attempt.
 #
-# One mode: the library is preloaded.
-#
 # test/check -q runs it, too.
 
 use strict;

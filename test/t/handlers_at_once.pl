@@ -1,8 +1,6 @@
 # How many jobs of a queue run at once, how fast and how soon; what runs after
 # the queue is dropped, unbound, bound again or resumed; and when the processes
 # that run jobs end.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

@@ -1,8 +1,6 @@
 # Handlers are contained: what a role binds cannot become another role through
 # a session that runs it, and waits while the role lacks what binding takes.
 #
-# One mode: the library is preloaded.
-#
 # test/check -q runs it, too.
 
 use strict;
@@ -17,7 +15,6 @@ use Test::More;
 
 start_server(
 	q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 queue.runners = 0
 });

@@ -2,8 +2,6 @@
 # ends as a dead letter, one that loops or leaks harms no others, roles take
 # turns, and DROP EXTENSION, DROP DATABASE, restarts and dumps work while jobs
 # are run.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -21,7 +19,6 @@ $node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 $node->append_conf(
 	'postgresql.conf', q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 restart_after_crash = on
 max_worker_processes = 16

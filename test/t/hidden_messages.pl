@@ -7,8 +7,6 @@
 # (stress.d/hidden.sql).
 #
 # QUEUE_STRESS_SECONDS makes the load a longer one (test/stress sets it).
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -30,7 +28,6 @@ my $node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 $node->append_conf(
 	'postgresql.conf', qq(
-shared_preload_libraries = 'queue'
 max_prepared_transactions = 100
 autovacuum = off
 synchronous_commit = off

@@ -3,8 +3,6 @@
 # stuck; and a loss and a duplicate that are planted are found.  This is the short
 # form of test/ha/run.
 #
-# One mode: the library is preloaded.
-#
 # test/check -a runs it.
 
 use strict;

@@ -1,8 +1,6 @@
 # The history: its tables are truncated by age whatever old snapshots there are,
 # what is to live longer is kept, a row costs little, and sessions that wait for a
 # message are woken when it is finished.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -21,7 +19,6 @@ my $waiting = 500;
 
 start_server(
 	qq{
-shared_preload_libraries = 'queue'
 autovacuum = off
 max_connections = @{[ $waiting + 50 ]}
 max_prepared_transactions = 5

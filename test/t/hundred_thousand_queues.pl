@@ -3,8 +3,6 @@
 #
 # QUEUE_STRESS_SECONDS makes more of them be claimed from (test/stress sets it).
 #
-# One mode: the library is preloaded.
-#
 # test/check -a runs it.
 
 use strict;
@@ -23,7 +21,6 @@ my $queues = 100000;
 
 start_server(
 	q(
-shared_preload_libraries = 'queue'
 max_prepared_transactions = 1
 autovacuum = off
 synchronous_commit = off

@@ -1,7 +1,5 @@
 # The owner of a queue, and a role with admin on it, see in job_list what runs
 # there, in which process, since when, and how far it is; other roles see no row.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

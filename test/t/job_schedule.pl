@@ -1,8 +1,6 @@
 # Recurring jobs through pg_cron: pushed when they are due, once for each due
 # time, as the role that made the schedule; and without pg_cron an error that
 # says what is missing.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

@@ -1,7 +1,5 @@
 # Jobs and other things: calls during running jobs, schedules of other roles,
 # clocks, settings that are not text, and what the views show.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

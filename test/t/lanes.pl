@@ -4,8 +4,6 @@
 # sessions push, claim, release, retry, delete and roll back, are terminated and
 # killed, and while shared memory has no room for more groups.
 #
-# One mode: the library is preloaded.
-#
 # test/check -q runs it, too.
 
 use strict;

@@ -2,8 +2,6 @@
 # something is free: claims, queue_ready() and queue_claim_any() find all of it,
 # in the order of the groups; no group waits for good; and neither claims nor
 # the worker read the whole queue again and again.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

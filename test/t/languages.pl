@@ -7,8 +7,6 @@
 #
 # A language whose driver is not installed is skipped.
 #
-# One mode: the library is preloaded.
-#
 # test/check -a runs it.
 
 use strict;

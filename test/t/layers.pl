@@ -3,8 +3,6 @@
 # prefix, the library exports only what PostgreSQL calls, no file is long, and the
 # layout is that of pgindent.
 #
-# One mode: no server is needed; the library is the one that is installed.
-#
 # test/check -q runs it, too.
 
 use strict;

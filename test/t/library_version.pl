@@ -27,6 +27,8 @@ $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION queue');
 $node->safe_psql('postgres', "CREATE DATABASE $_") foreach qw(two three);
 
+
+# On PostgreSQL 17 and later it may not be.
 my $preloaded = $node->safe_psql('postgres', 'SHOW shared_preload_libraries') =~
   /\bqueue\b/;
 my $version_query = 'SELECT queue_data.library_version()';

@@ -1,8 +1,6 @@
-# The library preloaded, or loaded by the first session that needs it: loops of
-# workers get each message once, claims outlive a restart, and settings made
-# before it was loaded are held to its rules.
-#
-# One mode: this file runs both.
+# The library preloaded, or on PostgreSQL 17 and later loaded by the first session that
+# needs it: loops of workers get each message once, claims outlive a restart, and
+# settings made before it was loaded are held to its rules.
 
 use strict;
 use warnings;
@@ -19,7 +17,7 @@ $node->init;
 $node->append_conf(
 	'postgresql.conf', q{
 autovacuum = off
-shared_preload_libraries = ''
+shared_preload_libraries = 'queue'
 });
 $node->start;
 $node->safe_psql(
@@ -107,7 +105,7 @@ sub next_loop
 	return;
 }
 
-foreach my $preload ('', 'queue')
+foreach my $preload ('queue', $node->pg_version >= 17 ? '' : ())
 {
 	my $how = $preload ? 'preloaded' : 'not preloaded';
 

@@ -1,8 +1,6 @@
 # A publication of all tables does not disturb the queues of the publisher, and
 # carries none to the subscriber: its own queues stay as they are, it runs none
 # of the publisher's jobs, and the application's tables arrive.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -24,7 +22,6 @@ foreach my $name ('publisher', 'subscriber')
 	$node->init(allows_streaming => 'logical');
 	$node->append_conf(
 		'postgresql.conf', q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 max_worker_processes = 20
 max_logical_replication_workers = 10

@@ -2,8 +2,6 @@
 # has recorded of each queue.  However it ends, what is free afterwards is found, and
 # the availability maps know as much as before: those of the queues that it has
 # changed, except where it has claimed from several groups, and those of all others.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -19,7 +17,6 @@ use Time::HiRes qw(sleep);
 
 start_server(
 	q{
-shared_preload_libraries = 'queue'
 max_prepared_transactions = 1
 autovacuum = off
 queue.max_availability_maps = 1000

@@ -2,8 +2,6 @@
 # memory nor time for queues that the caller may not use, and yet miss none that it
 # may use from now on.  After a restart, what is due comes before the first visits to
 # all other queues; and the worker goes on while all messages are counted.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -21,7 +19,6 @@ my $db = 'postgres';
 
 start_server(
 	q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 log_statement = none
 });

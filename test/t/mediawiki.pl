@@ -1,7 +1,5 @@
 # The job queue of MediaWiki, clients/mediawiki: its operations in an installed wiki, as
 # an ordinary role and, if it is installed, through PgBouncer; and its runners.
-#
-# One mode: the library is preloaded, which the manual of the client advises.
 
 use strict;
 use warnings;

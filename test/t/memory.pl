@@ -1,7 +1,5 @@
 # Shared memory is allocated as queues and groups are used, not when the server
 # starts; and where there is none, queues work without it, and the log says so.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -16,7 +14,6 @@ use Test::More;
 
 start_server(
 	q{
-shared_preload_libraries = 'queue'
 dynamic_shared_memory_type = mmap
 queue.database_workers = 0
 autovacuum = off

@@ -4,8 +4,6 @@
 # to test/model/run.  The environment variable "models" names some of them (see
 # test/check).
 #
-# One mode: no server is needed.
-#
 # test/check -a runs it.
 
 use strict;

@@ -1,8 +1,6 @@
 # doc/monitoring works: a role with queue_monitor alone, the real
 # postgres_exporter with queries.yaml, and Prometheus' checks of the alert rules.
 # The dashboard and the rules name no metric that the exporter does not give.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

@@ -2,8 +2,6 @@
 # neither probed nor visited, and no queue with messages loses its map to them.  With
 # more queues with messages than maps, neither queue_ready nor the worker's visit to all
 # queues takes the maps of the others.  In each case all that is ready is found.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -23,7 +21,6 @@ my @others = $ready + 1 .. $queues;
 
 start_server(
 	qq{
-shared_preload_libraries = 'queue'
 max_prepared_transactions = 2
 autovacuum = off
 log_statement = none

@@ -2,8 +2,6 @@
 # pg_stat_activity and in the log; runners show the job that they run; messages of
 # DEBUG1 and DEBUG2 say what becomes of segments and availability maps.  The manual
 # has the names of all wait events.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -17,7 +15,6 @@ use Time::HiRes qw(sleep time);
 
 start_server(
 	q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 max_worker_processes = 16
 queue.database_workers = 1

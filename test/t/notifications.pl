@@ -1,8 +1,6 @@
 # Sessions that listen to a queue are notified of what becomes free there, by
 # few notifications; not of what is rolled back, nor of a paused queue.
 #
-# One mode: the library is preloaded.
-#
 # test/check -q runs it, too.
 
 use strict;

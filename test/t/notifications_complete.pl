@@ -1,8 +1,6 @@
 # Listeners are notified of everything: of delayed messages one after the other,
 # also when they claim only one each time; of queues whose maps were evicted;
 # after a notification that failed; and of what other SQL has written.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -21,7 +19,6 @@ $node = PostgreSQL::Test::Cluster->new('main');
 $node->init(allows_streaming => 1);
 $node->append_conf(
 	'postgresql.conf', q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 queue.max_availability_maps = 64
 queue.min_claim_ttl = 1

@@ -1,8 +1,6 @@
 # Whatever the owner of a database or a superuser sets for the database or a role, the
 # background processes do their work: each parameter that a session may have set has
 # each of its extreme values once.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -17,7 +15,6 @@ use Time::HiRes qw(sleep time);
 
 start_server(
 	q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 min_parallel_table_scan_size = 0
 max_prepared_transactions = 5

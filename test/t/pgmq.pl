@@ -94,16 +94,12 @@ value(q{SELECT pgmq.create('depth'); SELECT pgmq.send_batch('depth', '{1,2,3,4,5
 	  SELECT pgmq.archive('depth', msg_id) FROM pgmq.q_depth WHERE message = '4'});
 is(value(q{SELECT free, claimed, delayed FROM queue_stats('depth')}), '2|1|1',
 	'the states after set_vt');
-SKIP:
-{
-	skip 'the worker counts', 2 if value('SHOW shared_preload_libraries') eq '';
-	ok($node->poll_query_until('postgres', q{
-		SELECT (ready, claimed, delayed) = (2, 1, 1)
-		FROM queue_data.queue_status WHERE name = 'depth'}), 'so say the depths');
-	ok($node->poll_query_until('postgres',
-			q{SELECT total_messages = 6 FROM pgmq.metrics('depth')}),
-		'six were sent');
-}
+ok($node->poll_query_until('postgres', q{
+	SELECT (ready, claimed, delayed) = (2, 1, 1)
+	FROM queue_data.queue_status WHERE name = 'depth'}), 'so say the depths');
+ok($node->poll_query_until('postgres',
+		q{SELECT total_messages = 6 FROM pgmq.metrics('depth')}),
+	'six were sent');
 
 # --- Notifications ---
 

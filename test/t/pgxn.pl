@@ -2,8 +2,6 @@
 # the release as it is.  META.json says the same as the other packages do.
 # (release.pl checks META.json by the rules of PGXN, and build.pl builds
 # a release.)
-#
-# One mode: nothing is run in a server.
 
 use strict;
 use warnings;

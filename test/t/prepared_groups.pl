@@ -2,8 +2,6 @@
 # callback reports the end of such a transaction.  All the same the next claim
 # keeps the order of the group, and finds the room in it.
 #
-# One mode: the library is preloaded.
-#
 # test/check -q runs it, too.
 
 use strict;

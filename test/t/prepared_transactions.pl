@@ -39,15 +39,13 @@ sub prepare
 	return $node->safe_psql('postgres', "BEGIN; $sql; PREPARE TRANSACTION 'p'");
 }
 
-# No callback reports the end to other sessions: with shared memory, they scan
-# uncertain ranges once a second.
-my $has_memory = 0;
-
+# No callback reports the end to other sessions: they scan uncertain ranges once a
+# second.
 sub end_prepared
 {
 	my ($end) = @_;
 	$node->safe_psql('postgres', "$end PREPARED 'p'");
-	sleep 1.1 if $has_memory;
+	sleep 1.1;
 	return;
 }
 
@@ -58,8 +56,6 @@ sub free_ones
 	);
 }
 
-$has_memory = $node->pg_version >= 17
-  || $node->safe_psql('postgres', 'SHOW shared_preload_libraries') =~ /queue/;
 foreach my $restart (0, 1)
 {
 	my $how = $restart ? 'after a restart' : 'without restart';
@@ -98,7 +94,7 @@ foreach my $restart (0, 1)
 				'postgres',
 				"SELECT uncertain FROM queue_data.availability_map WHERE queue = 'q'"
 			),
-			$has_memory ? 't' : '',
+			't',
 			"$how: and nothing will report its end");
 		is( state_of(
 				qq{SET lock_timeout = '100ms'; SELECT message_delete('q', id) FROM ids WHERE name = 'm1'}

@@ -1,7 +1,5 @@
 # What a prepared transaction has created, resumed or bound is found when it is
 # committed, though no callback runs then, also after a crash.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -16,7 +14,6 @@ use Time::HiRes qw(sleep time);
 
 start_server(
 	q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 max_prepared_transactions = 5
 });

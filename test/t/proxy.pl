@@ -2,8 +2,6 @@
 # on the server of the queue as their caller, with the settings of the session;
 # errors are those of the server; what happens when a server does not answer; what
 # does not work raises an error.
-#
-# One mode: the servers preload the library.
 
 use strict;
 use warnings;

@@ -1,7 +1,5 @@
 # Every function gives the same rows and the same SQLSTATE through the router as
 # in a direct session.  A function of queue without a case here fails the test.
-#
-# One mode: the servers preload the library.
 
 use strict;
 use warnings;

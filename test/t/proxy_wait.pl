@@ -1,8 +1,6 @@
 # queue_wait through the router waits on the server of the queue: a push wakes it,
 # a cancel request ends it on both sides, and nothing is left on the server when the
 # router's session ends.
-#
-# One mode: the servers preload the library.
 
 use strict;
 use warnings;

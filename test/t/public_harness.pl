@@ -3,8 +3,6 @@
 # server counts, and the messages of a killed worker are completed by others.  And
 # that the runner notices lines that are wrong.
 #
-# One mode: the library is preloaded.
-#
 # test/check -a runs it.
 
 use strict;

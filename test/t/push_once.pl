@@ -3,8 +3,7 @@
 # committed at the queue's server and before its own transaction has: in turn the
 # server of the outbox, in the process that runs the handler, and that of the queue.
 #
-# One mode: the library is preloaded.  QUEUE_PUSH_ONCE_CRASHES: so many instead
-# of eight.
+# QUEUE_PUSH_ONCE_CRASHES: so many instead of eight.
 
 use strict;
 use warnings;
@@ -23,7 +22,6 @@ my ($shop, $queues) = map {
 	my $node = PostgreSQL::Test::Cluster->new($_);
 	$node->init;
 	$node->append_conf('postgresql.conf', q{
-shared_preload_libraries = 'queue'
 restart_after_crash = on
 log_min_messages = warning
 });

@@ -1,8 +1,6 @@
 # queue_ready names the queues from which something can be claimed, at every
 # moment, also after a restart and without a worker.
 #
-# One mode: the library is preloaded.
-#
 # test/check -q runs it, too.
 
 use strict;

@@ -1,8 +1,6 @@
 # The aggregator: among 20,000 queues that are mostly empty, the ready ones
 # are found at once, also after a restart, and none of them has to wait for
 # one that is flooded.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -17,7 +15,6 @@ use Time::HiRes qw(time);
 
 start_server(
 	q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 });
 

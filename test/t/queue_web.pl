@@ -1,8 +1,6 @@
 # queue_web: what roles see and may do there, forged requests and foreign hosts, names and
 # bodies that are HTML, 10,000 queues, a server that is restarted.  clients/web/test is the
 # long form, and queue_web_browser.pl looks at its pages in Chromium.
-#
-# One mode: the library is preloaded, which the manual of the client advises.
 
 use strict;
 use warnings;
@@ -30,11 +28,6 @@ plan skip_all => 'package chromium-driver is not installed'
   if $browser && !-x '/usr/bin/chromedriver';
 
 start_server('');
-unless (value('SHOW shared_preload_libraries') =~ /queue/)
-{
-	$node->stop;
-	plan skip_all => 'jobs need the library preloaded';
-}
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my ($out, $err) = ('', '');

@@ -1,7 +1,5 @@
 # queue_web in Chromium: its pages on a narrow and on a wide screen, with the keyboard.
 #
-# One mode: the library is preloaded, which the manual of the client advises.
-#
 # test/check -a runs it.
 
 use strict;

@@ -4,8 +4,6 @@
 # keeps to its layers, and scripts of released versions are as they were.
 # Files and names of all recipes are in the source, and SQLSTATEs in the
 # reference.
-#
-# One mode: the library is built and installed here.
 
 use strict;
 use warnings;
@@ -142,7 +140,6 @@ install();
 
 $node = PostgreSQL::Test::Cluster->new('main', install_path => $install);
 $node->init;
-$node->append_conf('postgresql.conf', "shared_preload_libraries = ''");
 $node->start;
 
 # The SQLSTATE of the error of a statement

@@ -1,8 +1,6 @@
 # The release: META.json obeys the rules of PGXN, all files name the same
 # version, the scripts of released versions do not change, and "git archive"
 # makes what is released (build.pl builds that).
-#
-# One mode: nothing is run.
 
 use strict;
 use warnings;

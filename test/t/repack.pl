@@ -3,9 +3,6 @@
 # until then.  A snapshot that is older than the new table sees nothing in it.
 # Messages that are pushed, claimed and deleted meanwhile are each handed out
 # once, and every delete finds its message.
-#
-# One mode: only with the library preloaded are rows updated without PostgreSQL's
-# own functions.
 
 use strict;
 use warnings;
@@ -24,7 +21,6 @@ plan skip_all => 'PostgreSQL 19 or later only'
 $node->init(allows_streaming => 1);
 $node->append_conf(
 	'postgresql.conf', q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 queue.segment_size = 0
 });

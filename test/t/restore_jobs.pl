@@ -1,7 +1,5 @@
 # Jobs of a restored database run when the restore has ended, not before, whatever
 # loads it: psql, pg_restore, pg_restore -1, pg_restore -j.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -15,7 +13,6 @@ use Test::More;
 
 start_server(
 	q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 max_worker_processes = 16
 queue.runners = 0

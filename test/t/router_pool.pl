@@ -1,7 +1,5 @@
 # Forty sessions of a router use no more connections of each server than the pool
 # of a PgBouncer in between allows, and each message arrives once.
-#
-# One mode: the servers preload the library.
 
 use strict;
 use warnings;

@@ -2,8 +2,6 @@
 # mappings, foreign servers, functions, settings or objects of its own.  Servers let
 # the router in by its certificate, or by passwords: as application roles only, and
 # for nobody else.  An update from 1.1 ends with the catalog of a new installation.
-#
-# One mode: the servers preload the library.
 
 use strict;
 use warnings;

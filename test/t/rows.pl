@@ -3,8 +3,6 @@
 # width, as VACUUM FULL and a restore write them, work like short ones.
 #
 # Each database has only the table of one segment in use.
-#
-# Two modes: works with and without the library preloaded.
 
 use strict;
 use warnings;

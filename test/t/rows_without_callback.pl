@@ -1,8 +1,6 @@
 # Rows that come without a callback (plain SQL in a prepared transaction) are
 # found within about ten seconds, again and again: a search that found some does
 # not put off the next one.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -19,7 +17,6 @@ my $bound = 180;    # seconds; ten are promised, on a machine with time to spare
 
 start_server(
 	q{
-shared_preload_libraries = 'queue'
 max_prepared_transactions = 10
 autovacuum = off
 queue.database_workers = 0

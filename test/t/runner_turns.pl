@@ -1,8 +1,6 @@
 # Each role has its turn, whatever the handlers of others do: sleep for an hour,
 # catch the cancel, use up the runners of all databases or all background
 # workers, or have many queues.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

@@ -1,7 +1,5 @@
 # Segments: what was consumed is truncated whatever old snapshots there are;
 # what is left in a segment moves on under its id and claim.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

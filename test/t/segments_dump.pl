@@ -1,7 +1,5 @@
 # A dump is whole or fails, whatever is truncated meanwhile, and is restored
 # into a database whose worker switches segments.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

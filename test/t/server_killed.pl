@@ -2,8 +2,7 @@
 # acknowledged message is missing, none is stored that was refused, and the queues
 # of the other server go on meanwhile, by direct connections and through a router.
 #
-# One mode: the servers preload the library.  QUEUE_SERVER_KILLS: so many kills
-# instead of one.
+# QUEUE_SERVER_KILLS: so many kills instead of one.
 
 use strict;
 use warnings;

@@ -23,8 +23,6 @@ max_prepared_transactions = 4
 log_min_messages = warning
 });
 $node->start;
-my $preloaded = $node->safe_psql('postgres', 'SHOW shared_preload_libraries') =~
-  /\bqueue\b/;
 
 # SQLSTATE and detail of the error in which a command ends
 sub error_of
@@ -275,41 +273,36 @@ is(value(q{SELECT string_agg(name, ' ') FROM queue_list()}),
 
 # --- Background processes ---
 
-SKIP:
-{
-	skip 'no background processes', 5 unless $preloaded;
+# The queue has a handler, and much that is due at any moment.
+value(qq{CREATE TABLE done (n bigint);
+	CREATE FUNCTION work(body jsonb) RETURNS boolean LANGUAGE plpgsql AS \$\$
+	BEGIN INSERT INTO done VALUES (body::bigint); RETURN true; END \$\$;
+	SELECT queue_purge('$here'), queue_pause('$here'), job_handler('$here', 'work(jsonb)')});
+value(qq{SELECT queue_push_batch('$here', array_agg(to_jsonb(g)))
+		FROM generate_series(1, 100) AS g;
+	BEGIN;
+	SELECT queue_resume('$here');
+	UPDATE queue_data.shard SET state = 'remote' WHERE shard = queue_shard('$here');
+	COMMIT});
+$log_size = -s $node->logfile;
+my $before = value('SELECT count(*) FROM done');
 
-	# The queue has a handler, and much that is due at any moment.
-	value(qq{CREATE TABLE done (n bigint);
-		CREATE FUNCTION work(body jsonb) RETURNS boolean LANGUAGE plpgsql AS \$\$
-		BEGIN INSERT INTO done VALUES (body::bigint); RETURN true; END \$\$;
-		SELECT queue_purge('$here'), queue_pause('$here'), job_handler('$here', 'work(jsonb)')});
-	value(qq{SELECT queue_push_batch('$here', array_agg(to_jsonb(g)))
-			FROM generate_series(1, 100) AS g;
-		BEGIN;
-		SELECT queue_resume('$here');
-		UPDATE queue_data.shard SET state = 'remote' WHERE shard = queue_shard('$here');
-		COMMIT});
-	$log_size = -s $node->logfile;
-	my $before = value('SELECT count(*) FROM done');
-
-	# The worker looks, and after a second it would look again.
-	my $visited = q{SELECT rounds FROM queue_data.queue_workers WHERE database = 'postgres'};
-	my $rounds = value($visited);
-	value(q{SELECT queue_push('other' || g, '1') FROM generate_series(1, 20) AS g
-		WHERE EXISTS (SELECT FROM queue_data.shard
-			WHERE shard = queue_shard('other' || g) AND state = 'local')});
-	ok($node->poll_query_until('postgres', "SELECT ($visited) > $rounds + 1"),
-		'the worker goes on');
-	is(value('SELECT count(*) FROM done'), $before, 'no job of a queue that is not here runs');
-	is(substr(slurp_file($node->logfile), $log_size) =~ /^.*(?:ERROR|WARNING): .*$/m ? $& : '',
-		'', 'and nothing is logged');
-	move('local');
-	ok($node->poll_query_until('postgres', 'SELECT count(*) = 100 FROM done'),
-		'it is here again: its jobs run');
-	is( value(q{SELECT last_error FROM queue_data.queue_workers WHERE database = 'postgres'}),
-		'', 'the worker has had no error');
-}
+# The worker looks, and after a second it would look again.
+my $visited = q{SELECT rounds FROM queue_data.queue_workers WHERE database = 'postgres'};
+my $rounds = value($visited);
+value(q{SELECT queue_push('other' || g, '1') FROM generate_series(1, 20) AS g
+	WHERE EXISTS (SELECT FROM queue_data.shard
+		WHERE shard = queue_shard('other' || g) AND state = 'local')});
+ok($node->poll_query_until('postgres', "SELECT ($visited) > $rounds + 1"),
+	'the worker goes on');
+is(value('SELECT count(*) FROM done'), $before, 'no job of a queue that is not here runs');
+is(substr(slurp_file($node->logfile), $log_size) =~ /^.*(?:ERROR|WARNING): .*$/m ? $& : '',
+	'', 'and nothing is logged');
+move('local');
+ok($node->poll_query_until('postgres', 'SELECT count(*) = 100 FROM done'),
+	'it is here again: its jobs run');
+is( value(q{SELECT last_error FROM queue_data.queue_workers WHERE database = 'postgres'}),
+	'', 'the worker has had no error');
 
 $connected->quit;
 $node->stop;

@@ -3,9 +3,8 @@
 # any of its steps.  Claims, keys, delays, grants, counts, handlers, cancels and the
 # history move along, and sessions that wait for messages are sent to the target.
 #
-# One mode: the library is preloaded.  QUEUE_SHARD_MOVES: so many moves under
-# load instead of six; QUEUE_SHARD_MESSAGES: so many messages that wait meanwhile
-# instead of a thousand.
+# QUEUE_SHARD_MOVES: so many moves under load instead of six;
+# QUEUE_SHARD_MESSAGES: so many messages that wait meanwhile instead of a thousand.
 
 use strict;
 use warnings;
@@ -38,7 +37,6 @@ foreach my $number (1, 2)
 
 	$node->init;
 	$node->append_conf('postgresql.conf', qq{
-shared_preload_libraries = 'queue'
 max_prepared_transactions = 10
 queue.runners = 2
 synchronous_commit = off

@@ -3,8 +3,6 @@
 # transaction ids are those of other transactions.  A copy that a killed run has
 # left is used only if the source has committed that very move; and a shard that is
 # on two servers after a failover gets one owner again, by queue_shard_move -d.
-#
-# One mode: the library is preloaded or not; that makes no difference here.
 
 use strict;
 use warnings;

@@ -2,8 +2,6 @@
 # is not felt by the queues of other shards: their availability maps go on, and
 # messages are not counted anew.  Sessions that wait or listen learn of it, and what has
 # arrived is known at once: depths, delays, claims, rates and jobs.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

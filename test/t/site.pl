@@ -3,8 +3,6 @@
 # from elsewhere.  In a browser, on a narrow and on a wide screen, the pages do
 # not scroll sideways, and the navigation and the search work.
 #
-# One mode: there is no server.
-#
 # test/check -a runs it.
 
 use strict;

@@ -1,7 +1,5 @@
 # A streaming standby shows queues and messages and refuses to change them;
 # once promoted, everything goes on where the primary left it.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -18,7 +16,6 @@ $primary->init(allows_streaming => 1);
 $primary->append_conf(
 	'postgresql.conf', q{
 autovacuum = off
-shared_preload_libraries = 'queue'
 });
 $primary->start;
 $primary->backup('base');

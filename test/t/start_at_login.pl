@@ -1,8 +1,6 @@
 # queue_start_at_login(): the first connection after a restart starts the worker,
 # whoever connects and whatever that role may do, and no login ever fails because of
 # it.  Before PostgreSQL 17 it is an error with a hint.
-#
-# One mode: the library is not preloaded.
 
 use strict;
 use warnings;

@@ -1,7 +1,5 @@
 # A full segment is followed by the next one in time, also if the worker is due
 # much later for another segment.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -16,7 +14,6 @@ use Time::HiRes qw(sleep time);
 
 start_server(
 	q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 queue.segment_size = 256kB
 });

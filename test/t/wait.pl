@@ -1,7 +1,5 @@
 # queue_wait: a session that waits holds nothing, and is woken when there is
 # something to claim; also without a worker and without shared memory.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -242,44 +240,6 @@ foreach my $sql (sort keys %without_worker)
 		"no worker: $sql");
 }
 value(q{ALTER SYSTEM RESET queue.database_workers});
-
-# --- not preloaded ---
-
-$one->quit;
-$node->append_conf('postgresql.conf', q{shared_preload_libraries = ''});
-$node->restart;
-$one = $node->background_psql($db);
-value(q{SET queue.min_claim_ttl = 1; SET queue.min_claim_grace = 0});
-becomes_due('not preloaded');
-wakes('not preloaded: a push', '', $push);
-($ready, $ms) = result(begin_wait('q', 300));
-is($ready, 'f', 'not preloaded: nothing comes');
-cmp_ok($ms, '>=', 300, 'not preloaded: not before the time is over');
-$job = begin_wait('q', $long);
-wait_for_waiters(1);
-is( value("SELECT count(*), count(backend_xid), count(backend_xmin) $waiters"),
-	'1|0|0',
-	'not preloaded: nothing is held');
-value('SELECT pg_cancel_backend(' . waiter_pid() . ')');
-finish($job);
-like($job->{err}, qr/ERROR:  57014: /, 'not preloaded: cancelled');
-is(value(q{SELECT string_agg(q, ' ' ORDER BY q) FROM queue_ready() AS q}),
-	'dropped unborn', 'not preloaded: queue_ready');
-
-# What does not work then is said, once in a session.
-my %says = (
-	q{CALL queue_wait('q', 0); CALL queue_wait('q', 1)} =>
-	  'queue_wait() probes ten times a second',
-	q{SELECT queue_channel('q'); CALL queue_wait('q', 1); SELECT queue_channel('q')}
-	  => 'no notifications are sent');
-foreach my $sql (sort keys %says)
-{
-	is( complaint($sql),
-		$node->pg_version >= 17 ? '' :
-		qq{NOTICE:  the library "queue" is not preloaded: $says{$sql}\n}
-		  . q{HINT:  Add queue to "shared_preload_libraries" and restart the server.},
-		"not preloaded: $sql");
-}
 
 unlike(slurp_file($node->logfile), qr/(?:PANIC|TRAP|WARNING):/,
 	'nothing bad in the log');

@@ -1,8 +1,6 @@
 # queue_wait ends with an error: when it is canceled, where it cannot wait, and
 # where its role has no right to the queue.
 #
-# One mode: the library is preloaded.
-#
 # test/check -q runs it, too.
 
 use strict;

@@ -2,8 +2,6 @@
 # changes with the primary's.  A standby that replays a mixed load, a server that
 # recovers from a crash during it, and that standby again, find no difference, and
 # have the same rows.  Without the setting, no record is larger for it.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -23,7 +21,6 @@ my $primary = $node = PostgreSQL::Test::Cluster->new('primary');
 $primary->init(allows_streaming => 1);
 $primary->append_conf(
 	'postgresql.conf', q{
-shared_preload_libraries = 'queue'
 wal_consistency_checking = 'all'
 wal_keep_size = '1GB'
 checkpoint_timeout = '1h'

@@ -1,9 +1,9 @@
-# PostgreSQL 17 and later: nothing is preloaded, and a server that is already
-# running has everything as soon as the extension is created: shared memory, the
-# worker, wake-ups.  Commands that need a database for themselves work in sessions
-# that never load the library.
-#
-# One mode: the library is not preloaded.
+# Nothing is preloaded.  Before PostgreSQL 17, the extension and its functions say what
+# to add to which line; it can be dumped without data, and dropped.  From 17 on, a server
+# that is already running has everything as soon as the extension is created: shared
+# memory, the worker, wake-ups; without room for the memory each call is an error.
+# Commands that need a database for themselves work in sessions that never load the
+# library.
 
 use strict;
 use warnings;
@@ -13,14 +13,55 @@ use lib "$FindBin::RealBin/../perl";
 
 use ClusterTest;
 use DatabasesTest qw($node sql);
+use MemoryTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(sleep time);
 
 $node = PostgreSQL::Test::Cluster->new('main');
 $node->init(allows_streaming => 1);
-plan skip_all => 'PostgreSQL 17 or later only'
-  if $node->pg_version < 17;
+
+# The last error of a statement of psql, with its hint
+sub error_of
+{
+	my ($sql) = @_;
+	my ($ret, $stdout, $stderr) = $node->psql('postgres', $sql,
+		extra_params => [ '-v', 'VERBOSITY=verbose' ]);
+	return $stderr;
+}
+
+if ($node->pg_version < 17)
+{
+	my $must_preload =
+	  qr/ERROR:  55000: .*"queue" must be loaded via "shared_preload_libraries"\nHINT:  .*shared_preload_libraries = 'queue'/;
+
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = ''");
+	$node->start;
+	like(error_of($_), $must_preload, $_) foreach 'CREATE EXTENSION queue', q{LOAD 'queue'};
+
+	# Created while it was preloaded
+	$node->adjust_conf('postgresql.conf', 'shared_preload_libraries', "'queue'");
+	$node->restart;
+	sql('postgres', q{CREATE EXTENSION queue; SELECT queue_push('q', '1')});
+	$node->adjust_conf('postgresql.conf', 'shared_preload_libraries', "''");
+	$node->restart;
+	like(error_of($_), $must_preload, $_)
+	  foreach q{SELECT queue_push('q', '2')}, q{SELECT * FROM queue_claim('q')},
+	  q{SELECT 1; SELECT queue_exists('q')}, 'SELECT * FROM queue_data.queue_status',
+	  q{DELETE FROM queue_data.queue};
+	$node->command_ok([ 'pg_dump', '--schema-only', '-d', $node->connstr('postgres') ],
+		'pg_dump --schema-only');
+	$node->command_fails_like([ 'pg_dump', '-d', $node->connstr('postgres') ],
+		qr/must be loaded via "shared_preload_libraries"\n.*HINT:  .*shared_preload_libraries = 'queue'/,
+		'pg_dump of the messages says what to do');
+	is(error_of('DROP EXTENSION queue'), '', 'DROP EXTENSION');
+	is(sql('postgres', q{SELECT count(*) FROM pg_namespace WHERE nspname = 'queue_data'}), '0',
+		'nothing is left');
+	unlike(slurp_file($node->logfile), qr/PANIC|TRAP|signal \d+/, 'no crash');
+	$node->stop;
+	done_testing();
+	exit;
+}
 
 $node->append_conf(
 	'postgresql.conf', q{
@@ -204,5 +245,31 @@ is_after($launchers, '1', 'the launcher comes back');
 my $log = slurp_file($node->logfile);
 unlike($log, qr/(?:PANIC|TRAP|WARNING|FATAL):  (?!terminating|the database system|could not)/, 'nothing else in the log');
 $node->stop;
+
+# --- There is no room for the memory ---
+
+SKIP:
+{
+	skip 'no C compiler', 6 unless can_refuse();
+	$node = PostgreSQL::Test::Cluster->new('full');
+	$node->init;
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = ''");
+	start_refusing($node);
+	refuse();
+	my $no_room = qr/ERROR:  53200: there is no shared memory for queues: .*No space left.*\nHINT:  Make more/;
+	like(error_of('CREATE EXTENSION queue'), $no_room, 'no room');
+	like(error_of('SELECT 1; CREATE EXTENSION queue'), $no_room, 'again');
+	my $session = $node->background_psql('postgres', on_error_stop => 0);
+	$session->query('CREATE EXTENSION queue');
+	like($session->{stderr}, qr/there is no shared memory for queues/, 'in a session');
+	allow();
+	$session->{stderr} = '';
+	is($session->query(q{CREATE EXTENSION queue; SELECT count(queue_push('q', '1'))}), '1',
+		'which finds room later');
+	$session->quit;
+	is(sql('postgres', q{SELECT count(*) FROM queue_claim('q')}), '1', 'as others do');
+	unlike(slurp_file($node->logfile), qr/PANIC|TRAP|signal \d+/, 'no crash');
+	$node->stop;
+}
 
 done_testing();

@@ -1,8 +1,6 @@
 # What the worker of a database does when it is due, and how soon: claims that
 # run out, dead letters, lifetimes, delays.  It sleeps when nothing is due.
 #
-# One mode: the library is preloaded.
-#
 # test/check -q runs it, too.
 
 use strict;

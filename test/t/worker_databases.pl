@@ -1,7 +1,5 @@
 # Each database with the extension has a worker, which comes and goes with the
 # extension, and makes room for a command that needs the database for itself.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

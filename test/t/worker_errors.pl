@@ -1,8 +1,6 @@
 # Whatever fails for the worker, it is tried again after a pause that grows: the
 # worker neither fills the log nor uses a CPU meanwhile, and goes on when the
 # cause is gone.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

@@ -2,8 +2,6 @@
 # sleeps while nothing is due; twenty thousand claims that run out within a
 # second do not delay other sessions; and a queue in which fifty thousand delayed
 # messages are due does not delay those of other queues.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

@@ -1,7 +1,5 @@
 # If other sessions delay, fail or cancel a task of the worker, its other tasks
 # are not delayed, and nothing is lost.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -20,7 +18,6 @@ $node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 $node->append_conf(
 	'postgresql.conf', q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 queue.min_claim_ttl = 1
 queue.min_claim_grace = 0

@@ -1,6 +1,4 @@
 # doc/examples/worker.mjs, with the package pg.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

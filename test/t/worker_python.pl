@@ -1,6 +1,4 @@
 # doc/examples/worker.py, with psycopg2.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

@@ -1,8 +1,6 @@
 # The launcher and the workers come back after whatever ends them, and nothing
 # is lost: terminated, killed, a crash, a restart, a promotion, and limits of
 # processes.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

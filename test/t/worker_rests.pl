@@ -2,8 +2,6 @@
 # session takes longer than it may, while no runner can connect, and while the
 # history has rows from before the clock was set back.  Runners that end after their
 # database leave nothing behind.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;

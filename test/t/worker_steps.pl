@@ -1,7 +1,5 @@
 # A step of the worker is short, whatever there is in a queue or waits for a batch:
 # the log tells what each step has read.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -17,7 +15,6 @@ use Time::HiRes qw(sleep time);
 
 start_server(
 	q{
-shared_preload_libraries = 'queue'
 autovacuum = off
 log_min_messages = debug2
 });

@@ -1,8 +1,6 @@
 # After a restart the worker finds out what it does not know, without a claim:
 # it sweeps messages whose claims run out then, also those behind many other
 # claims, and those of prepared transactions.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -16,7 +14,6 @@ use Test::More;
 
 start_server(
 	q{
-shared_preload_libraries = 'queue'
 max_prepared_transactions = 10
 autovacuum = off
 queue.min_claim_ttl = 1

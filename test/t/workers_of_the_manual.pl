@@ -3,8 +3,6 @@
 # takes longer than idle_in_transaction_session_timeout, cost the message an attempt; it
 # waits, the worker names it, and handles the others.  No worker calls a function that
 # another role has planted beside those of the extension.
-#
-# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -23,11 +21,6 @@ my $dir = PostgreSQL::Test::Utils::tempdir();
 my $top = "$FindBin::RealBin/../..";
 
 start_server('');
-if (value('SHOW shared_preload_libraries') !~ /queue/)
-{
-	$node->stop;
-	plan skip_all => 'the library is not preloaded';
-}
 value(q{
 	CREATE ROLE app LOGIN IN ROLE queue_producer, queue_consumer;
 	ALTER ROLE app SET idle_in_transaction_session_timeout = '4s';

@@ -1,8 +1,6 @@
 # The storage driver for Zaqar: zaqar-server with the driver, used by its client, while
 # connections end, the server restarts, and the password changes.  zaqar_conformance.pl
 # runs Zaqar's own tests.
-#
-# One mode: the library is preloaded, which the manual of the client advises.
 
 use strict;
 use warnings;

@@ -1,8 +1,6 @@
 # The storage driver for Zaqar: Zaqar's tests of storage drivers and of its HTTP
 # interface, and those of the driver.
 #
-# One mode: the library is preloaded, which the manual of the client advises.
-#
 # test/check -a runs it.
 
 use strict;
