@@ -154,7 +154,6 @@ INSERT INTO calls (call) VALUES
     ($$queue_data.shard_lock(1)$$),
     ($$queue_data.count_copied(1)$$),
     ($$queue_data.counts(1)$$),
-    ($$queue_data.group_lane(1, 'g')$$),
     ($$queue_data.shard_of('q', '')$$),
     ($$queue_data.channel('q')$$),
     ($$queue_data.drop_queue('q')$$),

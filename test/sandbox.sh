@@ -52,6 +52,9 @@ die()
 # First run
 #
 
+# Version 1.2, which the tests of updates update; from the history, or beside the copy
+# of a checkout that test/versions has made.
+sandbox_before=ed1178a5eaa5f07efe5fb14909cf19ebf0898889
 sandbox_path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 sandbox_clusters=/etc/postgresql-common/createcluster.d
 
@@ -77,6 +80,9 @@ sandbox_first_run()
 		--exclude=./results --exclude=./log .) |
 		tar -x -f - -C "$sandbox_dir/queue" --no-same-owner
 	chmod -R u+rwX,go-w "$sandbox_dir/queue"
+	git -c safe.directory='*' -C "$here/.." archive \
+		-o "$sandbox_dir/queue-1.2.tar" "$sandbox_before" 2>/dev/null ||
+		cp "$here/../../queue-1.2.tar" "$sandbox_dir" 2>/dev/null || :
 	mkdir "$sandbox_dir/unpacked"
 	for package in $unpack; do
 		sandbox_unpack "$package" || say "cannot download $package"

@@ -19,6 +19,7 @@
 #include "utils/tuplestore.h"
 
 #include "api/api_arg.h"
+#include "catalog/relations.h"
 #include "queue/registry.h"
 #include "storage/claim_id.h"
 #include "util/args.h"
@@ -125,10 +126,15 @@ get_queue_name(Datum value, const char *argname)
 	return name;
 }
 
-/* Get the name of a queue, which must not be NULL. */
+/*
+ * Get the name of a queue, which must not be NULL.  As nearly all functions
+ * begin with that, and read their other arguments afterwards, we raise an error
+ * here if the extension is of an earlier version, whose functions have fewer.
+ */
 const char *
 arg_queue_name(FunctionCallInfo fcinfo, int arg, const char *argname)
 {
+	(void) catalog_queue_oid();
 	return get_queue_name(arg_required(fcinfo, arg, argname), argname);
 }
 

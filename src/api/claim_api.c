@@ -332,10 +332,7 @@ sql_claim_release(PG_FUNCTION_ARGS)
 
 	api_check_can_write("claim_release()");
 	delay = arg_check_delay(arg_int(fcinfo, 2, "delay"));
-
-	/* Before version 2.0, there is no such argument. */
-	failed = PG_NARGS() > 3 &&
-		DatumGetBool(arg_required(fcinfo, 3, "failed"));
+	failed = DatumGetBool(arg_required(fcinfo, 3, "failed"));
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
 		!arg_claim_id(fcinfo, 1, &queue, &claim))
 		PG_RETURN_INT64(0);

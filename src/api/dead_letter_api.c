@@ -66,10 +66,8 @@ sql_queue_dead_letters(PG_FUNCTION_ARGS)
 	int64		first_id = PG_INT64_MIN;
 	Queue		queue;
 
-	/* Before version 2.0, there is no marker. */
-	if (PG_NARGS() > 2 && !PG_ARGISNULL(2))
+	if (!PG_ARGISNULL(2))
 		first_id = Min(PG_GETARG_INT64(2), PG_INT64_MAX - 1) + 1;
-
 	InitMaterializedSRF(fcinfo, 0);
 	if (queue_open_or_notice(name, QUEUE_READ, &queue))
 		dead_letter_list(&queue, first_id, limit, put_dead_letter, fcinfo);
@@ -112,9 +110,7 @@ sql_queue_redrive(PG_FUNCTION_ARGS)
 	if (!PG_ARGISNULL(2))
 		limit = arg_check_bounds("limit", PG_GETARG_INT32(2), 1, NULL,
 								 INT_MAX, NULL, "");
-
-	/* Before version 2.0, there are no ids. */
-	if (PG_NARGS() > 3 && !PG_ARGISNULL(3))
+	if (!PG_ARGISNULL(3))
 		n = arg_ids("ids", PG_GETARG_ARRAYTYPE_P(3), &ids);
 	if (target != NULL && strcmp(target, name) == 0)
 		ereport(ERROR,

@@ -222,10 +222,8 @@ sql_job_errors(PG_FUNCTION_ARGS)
 	TimestampTz before = DT_NOEND;
 	Queue		queue;
 
-	/* Before version 2.0, there is no marker. */
-	if (PG_NARGS() > 2 && !PG_ARGISNULL(2))
+	if (!PG_ARGISNULL(2))
 		before = PG_GETARG_TIMESTAMPTZ(2);
-
 	InitMaterializedSRF(fcinfo, 0);
 	if (queue_open_or_notice(name, QUEUE_INSPECT, &queue))
 		finished_errors(&queue, before, limit, put_error, fcinfo);

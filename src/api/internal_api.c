@@ -54,7 +54,6 @@ PG_FUNCTION_INFO_V1(sql_queue_superusers_only);
 PG_FUNCTION_INFO_V1(sql_queue_handler_loaded);
 PG_FUNCTION_INFO_V1(sql_queue_segment_is_whole);
 PG_FUNCTION_INFO_V1(sql_queue_runners);
-PG_FUNCTION_INFO_V1(sql_queue_group_lane);
 
 static int	parse_version(const char *version);
 static void add_time(ApiRow *row, TimestampTz time);
@@ -108,7 +107,7 @@ sql_queue_library_version(PG_FUNCTION_ARGS)
 						   QUEUE_VERSION),
 				 errhint("If the new library is installed, restart the server (or connect again, if \"shared_preload_libraries\" does not have it), and repeat the command.")));
 	if (creating_extension)
-		queue_invalidate();
+		catalog_invalidate();
 	PG_RETURN_TEXT_P(cstring_to_text(QUEUE_VERSION));
 }
 
@@ -433,25 +432,4 @@ sql_queue_runners(PG_FUNCTION_ARGS)
 	for (int i = 0; i < n; i++)
 		put_runner(fcinfo, &runners[i], now, monotonic);
 	return (Datum) 0;
-}
-
-/* --- Lanes --- */
-
-/*
- * queue_data.group_lane(queue_id int, key text) returns bigint
- *
- * The lane of a group (lane.c), which may not be known to a role that chooses
- * keys: for the script that updates the extension, which computes the lanes of
- * rates anew.
- *
- * Result: as in queue_data.group_rate.  NULL for a NULL argument.
- * Errors: 42501 not the owner of the extension.
- */
-Datum
-sql_queue_group_lane(PG_FUNCTION_ARGS)
-{
-	text	   *key = PG_GETARG_TEXT_PP(1);
-
-	PG_RETURN_INT64((int64) lane_of_key(PG_GETARG_INT32(0), VARDATA_ANY(key),
-										(int) VARSIZE_ANY_EXHDR(key)));
 }

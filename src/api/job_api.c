@@ -237,9 +237,7 @@ sql_job_root(PG_FUNCTION_ARGS)
 				 errmsg("parameter \"%s\" must be 1 to %d bytes long, not %zu",
 						"signature", SIGNATURE_MAX, length),
 				 errhint("Give a digest of what the root job does.")));
-
-	/* Before version 2.0, there is no such argument. */
-	has_time = PG_NARGS() > 2 && !PG_ARGISNULL(2);
+	has_time = !PG_ARGISNULL(2);
 	if (has_time)
 		at = PG_GETARG_TIMESTAMPTZ(2);
 	queue_open_or_create(name, QUEUE_PUSH, &queue);

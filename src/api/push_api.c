@@ -156,8 +156,7 @@ push_batch_id(int64 id)
 
 /*
  * Get the arguments batch, after and after_success, the first of which has
- * this number.  queue_push_lazy does not have them, nor had any function
- * before version 1.2.
+ * this number.
  */
 static void
 get_batch_args(FunctionCallInfo fcinfo, int batch, NewMessage *message)
@@ -165,8 +164,6 @@ get_batch_args(FunctionCallInfo fcinfo, int batch, NewMessage *message)
 	int			after = batch + 1;
 	int			success = batch + 2;
 
-	if (PG_NARGS() <= success)
-		return;
 	if (!PG_ARGISNULL(batch))
 		message->batch = push_batch_id(PG_GETARG_INT64(batch));
 	if (!PG_ARGISNULL(after))
@@ -177,7 +174,7 @@ get_batch_args(FunctionCallInfo fcinfo, int batch, NewMessage *message)
 
 /*
  * Get the arguments at, dedup and dedup_for, the first of which has this
- * number.  No function had them before version 2.0, nor do those of queue_pgmq.
+ * number.  The function of queue_pgmq does not have them.
  */
 static void
 get_unique_args(FunctionCallInfo fcinfo, int at, NewMessage *message)
@@ -479,7 +476,7 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 		delay = arg_check_delay(PG_GETARG_INT32(3));
 	get_batch_args(fcinfo, 6, &terms);
 	terms.delay = delay;
-	if (PG_NARGS() > 9 && !PG_ARGISNULL(9))
+	if (!PG_ARGISNULL(9))
 		push_set_at(&terms, PG_GETARG_TIMESTAMPTZ(9));
 	bodies = get_elements(array, "bodies", JSONBOID, &nulls, &n);
 	messages = push_alloc_messages("bodies", n);

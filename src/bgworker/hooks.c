@@ -10,9 +10,9 @@
  *	  for a few seconds.  The command itself waits up to five seconds for other
  *	  sessions to leave the database, which is enough.
  *
- *	  CREATE EXTENSION and CREATE DATABASE announce the database to the
- *	  launcher, and DROP EXTENSION wakes the worker, once the transaction has
- *	  committed.
+ *	  CREATE EXTENSION, ALTER EXTENSION UPDATE and CREATE DATABASE announce the
+ *	  database to the launcher, and DROP EXTENSION wakes the worker, once the
+ *	  transaction has committed.
  *
  *	  DROP ROLE that fails because queues refer to the role gets a hint that
  *	  names these queues.
@@ -127,6 +127,13 @@ record_statement(Node *statement)
 	{
 		case T_CreateExtensionStmt:
 			if (strcmp(((CreateExtensionStmt *) statement)->extname,
+					   "queue") == 0)
+				database_record_change(CHANGE_EXTENSION_CREATED);
+			break;
+		case T_AlterExtensionStmt:
+
+			/* The worker may have ended until the tables are updated. */
+			if (strcmp(((AlterExtensionStmt *) statement)->extname,
 					   "queue") == 0)
 				database_record_change(CHANGE_EXTENSION_CREATED);
 			break;

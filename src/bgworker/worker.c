@@ -48,8 +48,9 @@
  *	  The worker runs as the bootstrap superuser, in the project of the queue
  *	  at hand, and runs no code of users.
  *
- *	  It ends when the extension does not exist any more, and when the database
- *	  is about to be dropped, renamed, moved or copied (hooks.c).
+ *	  It ends when the extension does not exist any more, or is of an earlier
+ *	  version, and when the database is about to be dropped, renamed, moved or
+ *	  copied (hooks.c).
  *
  * src/bgworker/worker.c
  *

@@ -25,7 +25,8 @@ typedef struct Worker
 	Oid			extension;		/* OID of the table queue_data.queue */
 	uint32		creations;		/* of the database, before the last step
 								 * looked for the extension */
-	bool		extension_gone; /* the extension does not exist any more */
+	bool		extension_gone; /* the extension does not exist any more, or
+								 * is of an earlier version */
 	bool		extension_locked;	/* the lock on it was not free */
 	volatile sig_atomic_t shutdown_requested;	/* SIGTERM arrived */
 	MemoryContext context;		/* for one step; reset after each */

@@ -21,6 +21,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "commands/dbcommands.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
 
@@ -114,7 +115,15 @@ lock_extension(void)
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("extension \"queue\" is locked")));
 	}
-	worker.extension_gone = hold == EXTENSION_MISSING;
+
+	/* The worker ends, and ALTER EXTENSION UPDATE has one started. */
+	if (hold == EXTENSION_OUTDATED)
+		ereport(LOG,
+				(errmsg("the background worker of database \"%s\" does not run before the extension \"queue\" is updated",
+						get_database_name(MyDatabaseId)),
+				 errhint("Run ALTER EXTENSION queue UPDATE in that database.")));
+	worker.extension_gone = hold == EXTENSION_MISSING ||
+		hold == EXTENSION_OUTDATED;
 	if (worker.extension_gone)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),

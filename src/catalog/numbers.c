@@ -43,17 +43,13 @@ static int
 server_number(void)
 {
 	/* This looks the tables up, if they may have changed. */
-	Oid			table = catalog_oid(CATALOG_SERVER);
-
+	(void) catalog_oid(CATALOG_SERVER);
 	if (server_generation != catalog_generation())
 	{
 		uint64		before = catalog_generation();
 
 		server = NO_SERVER;
-
-		/* Version 1.0 does not have the table. */
-		if (OidIsValid(table))
-			catalog_read_table(CATALOG_SERVER, read_server);
+		catalog_read_table(CATALOG_SERVER, read_server);
 		server_generation = before;
 	}
 	return server;

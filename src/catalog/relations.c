@@ -45,6 +45,9 @@
 #include "catalog/tables.h"
 #include "util/version.h"
 
+#define VERSION_HINT \
+	"If the extension has another version in this database, run ALTER EXTENSION queue UPDATE, or restart the server with the library of its version. Otherwise restore %s from a backup."
+
 /* The relations by name */
 static const struct
 {
@@ -53,13 +56,9 @@ static const struct
 								 * NOTES; else 0 */
 	CatalogRelation index;		/* of a table: the index that finds its rows;
 								 * else 0 */
-	bool		is_optional;	/* earlier versions of the extension do not
-								 * have it */
-	int			natts_before;	/* columns in an earlier version; else 0 */
 }			relations[CATALOG_RELATIONS] = {
 
-	[CATALOG_QUEUE] = {"queue", Natts_queue,
-	.natts_before = Anum_queue_source_id},
+	[CATALOG_QUEUE] = {"queue", Natts_queue},
 	[CATALOG_QUEUE_ID_INDEX] = {"queue_id_idx"},
 	[CATALOG_QUEUE_NAME_INDEX] = {"queue_name_idx"},
 	[CATALOG_QUEUE_OWNER_INDEX] = {"queue_owner_idx"},
@@ -71,50 +70,47 @@ static const struct
 	[CATALOG_RING] = {"ring"},
 	[CATALOG_SEGMENT] = {"segment"},
 	[CATALOG_DEDUP_KEY] = {"dedup_key", Natts_dedup_key,
-	CATALOG_DEDUP_KEY_INDEX,.natts_before = Anum_dedup_key_joined},
+	CATALOG_DEDUP_KEY_INDEX},
 	[CATALOG_DEDUP_KEY_INDEX] = {"dedup_key_idx"},
-	[CATALOG_DEDUP_KEY_TIME_INDEX] = {"dedup_key_time_idx",.is_optional = true},
+	[CATALOG_DEDUP_KEY_TIME_INDEX] = {"dedup_key_time_idx"},
 	[CATALOG_ROOT_JOB] = {"root_job", Natts_root_job, CATALOG_ROOT_JOB_INDEX},
 	[CATALOG_ROOT_JOB_INDEX] = {"root_job_idx"},
 	[CATALOG_GROUPED] = {"grouped", Natts_grouped, CATALOG_GROUPED_INDEX},
 	[CATALOG_GROUPED_INDEX] = {"grouped_idx"},
 	[CATALOG_GROUP_RATE] = {"group_rate", Natts_group_rate,
-	CATALOG_GROUP_RATE_INDEX,.natts_before = Anum_group_rate_next_at},
+	CATALOG_GROUP_RATE_INDEX},
 	[CATALOG_GROUP_RATE_INDEX] = {"group_rate_idx"},
 	[CATALOG_JOB_COUNTER] = {"job_counter", Natts_job_counter,
 	CATALOG_JOB_COUNTER_INDEX},
 	[CATALOG_JOB_COUNTER_INDEX] = {"job_counter_idx"},
 	[CATALOG_PREPARED_COUNT] = {"prepared_count", Natts_prepared_count},
-	[CATALOG_HANDLER] = {"handler", Natts_handler, CATALOG_HANDLER_INDEX,
-	.natts_before = Anum_handler_stopped},
+	[CATALOG_HANDLER] = {"handler", Natts_handler, CATALOG_HANDLER_INDEX},
 	[CATALOG_HANDLER_INDEX] = {"handler_idx"},
 	[CATALOG_SCHEDULE] = {"schedule", Natts_schedule,
 	CATALOG_SCHEDULE_NAME_INDEX},
 	[CATALOG_SCHEDULE_NAME_INDEX] = {"schedule_name_idx"},
 	[CATALOG_SCHEDULE_ID] = {"schedule_id"},
 	[CATALOG_SECRET] = {"secret"},
-	[CATALOG_SERVER] = {"server", Natts_server,.is_optional = true},
-	[CATALOG_SHARD] = {"shard", Natts_shard, CATALOG_SHARD_INDEX, true},
-	[CATALOG_SHARD_INDEX] = {"shard_idx",.is_optional = true},
+	[CATALOG_SERVER] = {"server", Natts_server},
+	[CATALOG_SHARD] = {"shard", Natts_shard, CATALOG_SHARD_INDEX},
+	[CATALOG_SHARD_INDEX] = {"shard_idx"},
 	[CATALOG_PUSH_ORIGIN] = {"push_origin", Natts_push_origin,
-	CATALOG_PUSH_ORIGIN_INDEX, true},
-	[CATALOG_PUSH_ORIGIN_INDEX] = {"push_origin_idx",.is_optional = true},
-	[CATALOG_PUSH_ORIGIN_TIME_INDEX] = {"push_origin_time_idx",
-	.is_optional = true},
-	[CATALOG_BATCH] = {"batch", Natts_batch, CATALOG_BATCH_INDEX, true},
-	[CATALOG_BATCH_INDEX] = {"batch_idx",.is_optional = true},
-	[CATALOG_BATCH_ID] = {"batch_id",.is_optional = true},
+	CATALOG_PUSH_ORIGIN_INDEX},
+	[CATALOG_PUSH_ORIGIN_INDEX] = {"push_origin_idx"},
+	[CATALOG_PUSH_ORIGIN_TIME_INDEX] = {"push_origin_time_idx"},
+	[CATALOG_BATCH] = {"batch", Natts_batch, CATALOG_BATCH_INDEX},
+	[CATALOG_BATCH_INDEX] = {"batch_idx"},
+	[CATALOG_BATCH_ID] = {"batch_id"},
 	[CATALOG_BATCH_PART] = {"batch_part", Natts_batch_part,
-	CATALOG_BATCH_PART_INDEX, true},
-	[CATALOG_BATCH_PART_INDEX] = {"batch_part_idx",.is_optional = true},
-	[CATALOG_TOPIC] = {"topic", Natts_topic, CATALOG_TOPIC_INDEX, true},
-	[CATALOG_TOPIC_INDEX] = {"topic_idx",.is_optional = true},
-	[CATALOG_FINISHED_RING] = {"finished_ring",.is_optional = true},
+	CATALOG_BATCH_PART_INDEX},
+	[CATALOG_BATCH_PART_INDEX] = {"batch_part_idx"},
+	[CATALOG_TOPIC] = {"topic", Natts_topic, CATALOG_TOPIC_INDEX},
+	[CATALOG_TOPIC_INDEX] = {"topic_idx"},
+	[CATALOG_FINISHED_RING] = {"finished_ring"},
 #define FINISHED(i) \
 	[CATALOG_FINISHED_0 + (i)] = {"finished_" #i, Natts_finished, \
-	CATALOG_FINISHED_0_INDEX + (i), true}, \
-	[CATALOG_FINISHED_0_INDEX + (i)] = {"finished_" #i "_idx", \
-	.is_optional = true}
+	CATALOG_FINISHED_0_INDEX + (i)}, \
+	[CATALOG_FINISHED_0_INDEX + (i)] = {"finished_" #i "_idx"}
 	FINISHED(0), FINISHED(1), FINISHED(2), FINISHED(3),
 	FINISHED(4), FINISHED(5), FINISHED(6), FINISHED(7),
 	FINISHED(8), FINISHED(9), FINISHED(10), FINISHED(11),
@@ -126,8 +122,7 @@ static const struct
 /*
  * The rings of the history.  A ring keeps all rows for as long as the longest
  * _keep_finished of its queues asks for, so what one queue keeps for a year
- * must not be in the tables of another one that keeps it for a second.  The
- * tables of the first ring are those of version 1.2.
+ * must not be in the tables of another one that keeps it for a second.
  */
 const FinishedRing finished_rings[FINISHED_RINGS] = {
 	{0, 8, 366 * SECS_PER_DAY},
@@ -141,7 +136,6 @@ typedef struct Catalog
 {
 	bool		valid;
 	Oid			relations[CATALOG_RELATIONS];
-	int			columns[CATALOG_RELATIONS]; /* of those that are checked */
 	Oid			segments[ALL_SEGMENTS];
 	Oid			indexes[ALL_SEGMENTS];	/* of segments */
 	Oid			due_indexes[ALL_SEGMENTS];	/* of delayed ones */
@@ -175,7 +169,7 @@ static const Catalog *load_catalog(void);
 static Oid	look_up_relation(CatalogRelation relation);
 static Oid	find_relation(Oid schema, const char *name);
 static void find_segment_indexes(Catalog *c, Oid schema, int segment);
-static void check_table(Relation rel, int natts, int natts_before);
+static void check_table(Relation rel, int natts);
 static void read_ring(Relation rel, HeapTuple tuple);
 static void read_finished_ring(Relation rel, HeapTuple tuple);
 
@@ -255,6 +249,20 @@ role_changed(Datum arg, int cacheid, uint32 hashvalue)
 }
 
 /*
+ * Have all sessions look up the relations, and read queues, anew when this
+ * transaction commits.  We use nothing of what the session knows: a script that
+ * creates or updates the extension has not made all relations yet.
+ */
+void
+catalog_invalidate(void)
+{
+	Oid			queues = look_up_relation(CATALOG_QUEUE);
+
+	if (OidIsValid(queues))
+		CacheInvalidateRelcacheByRelid(queues);
+}
+
+/*
  * Returns a number that changes whenever the definition of a table other than
  * the segments, or a role, may have changed.
  */
@@ -316,9 +324,7 @@ load_catalog(void)
 	Oid			schema = get_namespace_oid(CATALOG_SCHEMA, true);
 
 	for (int i = 0; i < CATALOG_RELATIONS; i++)
-		c.relations[i] = relations[i].is_optional ?
-			get_relname_relid(relations[i].name, schema) :
-			find_relation(schema, relations[i].name);
+		c.relations[i] = find_relation(schema, relations[i].name);
 	for (int i = 0; i < ALL_SEGMENTS; i++)
 	{
 		c.segments[i] = segment_is_delayed(i) ?
@@ -340,12 +346,11 @@ load_catalog(void)
 	tables_generation++;
 	ring_generation++;
 	for (int i = 0; i < CATALOG_RELATIONS; i++)
-		if (relations[i].natts > 0 && OidIsValid(c.relations[i]))
+		if (relations[i].natts > 0)
 		{
 			Relation	rel = table_open(c.relations[i], AccessShareLock);
 
-			check_table(rel, relations[i].natts, relations[i].natts_before);
-			catalog.columns[i] = RelationGetNumberOfAttributes(rel);
+			check_table(rel, relations[i].natts);
 			table_close(rel, AccessShareLock);
 		}
 
@@ -365,7 +370,10 @@ look_up_relation(CatalogRelation relation)
 							 get_namespace_oid(CATALOG_SCHEMA, true));
 }
 
-/* Returns the OID of a relation; raises an error if it does not exist. */
+/*
+ * Returns the OID of a relation.  Raises an error if it does not exist, as when
+ * the extension is of an earlier version: no function works before the update.
+ */
 static Oid
 find_relation(Oid schema, const char *name)
 {
@@ -379,11 +387,11 @@ find_relation(Oid schema, const char *name)
 				 errmsg("extension \"queue\" does not exist in this database"),
 				 errhint("Create it with CREATE EXTENSION queue.")));
 	ereport(ERROR,
-			(errcode(ERRCODE_UNDEFINED_TABLE),
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("relation \"%s.%s\" does not exist",
 					CATALOG_SCHEMA, name),
 			 errdetail("The library, version %s, needs it.", QUEUE_VERSION),
-			 errhint("If the extension has another version in this database, run ALTER EXTENSION queue UPDATE, or restart the server with the library of its version. Otherwise restore it from a backup.")));
+			 errhint(VERSION_HINT, "it")));
 }
 
 /* Find the indexes of a segment that are scanned. */
@@ -399,26 +407,24 @@ find_segment_indexes(Catalog *c, Oid schema, int segment)
 		c->due_indexes[segment] =
 			find_relation(schema, psprintf("delayed_%d_due_idx", i));
 		c->batch_indexes[false][segment] =
-			get_relname_relid(psprintf("delayed_%d_batch_idx", i), schema);
+			find_relation(schema, psprintf("delayed_%d_batch_idx", i));
 		c->batch_indexes[true][segment] =
-			get_relname_relid(psprintf("delayed_%d_after_idx", i), schema);
+			find_relation(schema, psprintf("delayed_%d_after_idx", i));
 	}
 	else
 	{
 		c->indexes[segment] =
 			find_relation(schema, psprintf("message_%d_idx", segment));
 		c->batch_indexes[false][segment] =
-			get_relname_relid(psprintf("message_%d_batch_idx", segment),
-							  schema);
+			find_relation(schema, psprintf("message_%d_batch_idx", segment));
 	}
 }
 
 /* Raise an error if the extension cannot write to the table. */
 static void
-check_table(Relation rel, int natts, int natts_before)
+check_table(Relation rel, int natts)
 {
-	if (RelationGetNumberOfAttributes(rel) != natts &&
-		RelationGetNumberOfAttributes(rel) != natts_before)
+	if (RelationGetNumberOfAttributes(rel) != natts)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("table \"%s.%s\" has %d columns",
@@ -426,7 +432,7 @@ check_table(Relation rel, int natts, int natts_before)
 						RelationGetNumberOfAttributes(rel)),
 				 errdetail("The library, version %s, expects %d, and finds them by number; a dropped column still counts.",
 						   QUEUE_VERSION, natts),
-				 errhint("If the extension has another version in this database, run ALTER EXTENSION queue UPDATE, or restart the server with the library of its version. Otherwise restore the table from a backup.")));
+				 errhint(VERSION_HINT, "the table")));
 	for (int i = 0; rel->trigdesc != NULL && i < rel->trigdesc->numtriggers; i++)
 	{
 		const Trigger *trigger = &rel->trigdesc->triggers[i];
@@ -465,8 +471,10 @@ catalog_hold_extension(void)
 
 	/* It may have been dropped just before the lock was taken. */
 	AcceptInvalidationMessages();
-	return get_extension_oid("queue", true) == extension ?
-		EXTENSION_HELD : EXTENSION_MISSING;
+	if (get_extension_oid("queue", true) != extension)
+		return EXTENSION_MISSING;
+	return OidIsValid(look_up_relation(CATALOG_NEWEST)) ? EXTENSION_HELD :
+		EXTENSION_OUTDATED;
 }
 
 /* Returns the OID of the table of queues, which identifies the extension. */
@@ -476,24 +484,10 @@ catalog_queue_oid(void)
 	return get_catalog()->relations[CATALOG_QUEUE];
 }
 
-/*
- * Returns the OID of a relation; InvalidOid if the tables are of an earlier
- * version, which does not have it.
- */
 Oid
 catalog_oid(CatalogRelation relation)
 {
 	return get_catalog()->relations[relation];
-}
-
-/*
- * Returns how many columns a table that is checked has.  That of an earlier
- * version of the extension may have fewer than this library knows.
- */
-int
-catalog_columns(CatalogRelation table)
-{
-	return get_catalog()->columns[table];
 }
 
 /* Returns the OID of a role; InvalidOid if it was dropped. */
@@ -603,8 +597,7 @@ catalog_segment_indexes(int segment, Relation rel, Oid *index, Oid *due_index)
 	/* It has changed, say by REINDEX CONCURRENTLY, which changes OIDs. */
 	if (!checked[segment])
 	{
-		check_table(rel, Natts_message, segment_is_delayed(segment) ?
-					Natts_delayed_before : Natts_message_before);
+		check_table(rel, Natts_message);
 
 		/* A message that arrives during the lookup causes another one. */
 		checked[segment] = true;
@@ -616,8 +609,7 @@ catalog_segment_indexes(int segment, Relation rel, Oid *index, Oid *due_index)
 
 /*
  * Returns the index of the members of batches, or (if "waiting" is set) of
- * what waits for a batch, in a segment that the caller has opened; InvalidOid
- * if there is none.
+ * what waits for a batch, in a segment that the caller has opened.
  */
 Oid
 catalog_batch_index(int segment, bool waiting)
@@ -664,15 +656,14 @@ read_ring(Relation rel, HeapTuple tuple)
 
 /*
  * Returns the number of the table that takes new rows in a ring of the
- * history, or NO_SEGMENT if there is no such ring in the version that the
- * extension has.  The session may not have heard yet of the last switch, which
- * does no harm: rows may be in any of the tables.
+ * history, or NO_SEGMENT if a superuser has deleted the ring's row.  The
+ * session may not have heard yet of the last switch, which does no harm: rows
+ * may be in any of the tables.
  */
 int
 catalog_active_finished(int ring)
 {
-	if (!OidIsValid(catalog_oid(CATALOG_FINISHED_RING)))
-		return NO_SEGMENT;
+	(void) get_catalog();
 	if (finished_changed || finished_generation != generation)
 	{
 		uint64		before = generation;

@@ -49,25 +49,28 @@ typedef enum CatalogRelation
 	CATALOG_SCHEDULE_NAME_INDEX,
 	CATALOG_SCHEDULE_ID,		/* sequence */
 	CATALOG_SECRET,
-	CATALOG_SERVER,				/* since 1.1, with the next two */
+	CATALOG_SERVER,
 	CATALOG_SHARD,
 	CATALOG_SHARD_INDEX,
 	CATALOG_PUSH_ORIGIN,
 	CATALOG_PUSH_ORIGIN_INDEX,
 	CATALOG_PUSH_ORIGIN_TIME_INDEX,
-	CATALOG_BATCH,				/* since 1.2, with the next four */
+	CATALOG_BATCH,
 	CATALOG_BATCH_INDEX,
 	CATALOG_BATCH_ID,			/* sequence */
 	CATALOG_BATCH_PART,
 	CATALOG_BATCH_PART_INDEX,
-	CATALOG_TOPIC,				/* since 1.2, with the next one */
+	CATALOG_TOPIC,
 	CATALOG_TOPIC_INDEX,
-	CATALOG_FINISHED_RING,		/* since 1.2, with all that follow */
+	CATALOG_FINISHED_RING,
 	CATALOG_FINISHED_0,			/* FINISHED_SEGMENTS tables, and as many */
 	CATALOG_FINISHED_0_INDEX = CATALOG_FINISHED_0 + FINISHED_SEGMENTS,	/* indexes */
 	CATALOG_FINISHED_END = CATALOG_FINISHED_0_INDEX + FINISHED_SEGMENTS - 1,
 	CATALOG_RELATIONS			/* number of relations */
 } CatalogRelation;
+
+/* One that the version before does not have */
+#define CATALOG_NEWEST	CATALOG_DEDUP_KEY_TIME_INDEX
 
 /* The roles that the extension creates */
 typedef enum CatalogRole
@@ -86,11 +89,11 @@ extern uint64 catalog_tables_generation(void);
 extern uint64 catalog_lookup_generation(void);
 extern uint64 catalog_topics_generation(void);
 extern void catalog_lookup_changed(void);
+extern void catalog_invalidate(void);
 
 /* Relations and roles */
 extern Oid	catalog_queue_oid(void);
 extern Oid	catalog_oid(CatalogRelation relation);
-extern int	catalog_columns(CatalogRelation table);
 extern Oid	catalog_role_oid(CatalogRole role);
 
 /* Keeping the extension from being dropped */
@@ -98,7 +101,8 @@ typedef enum ExtensionHold
 {
 	EXTENSION_HELD,				/* until the transaction ends */
 	EXTENSION_LOCKED,			/* DROP EXTENSION runs, or LOCK TABLE */
-	EXTENSION_MISSING			/* it does not exist */
+	EXTENSION_MISSING,			/* it does not exist */
+	EXTENSION_OUTDATED			/* its tables are those of an earlier version */
 } ExtensionHold;
 
 extern ExtensionHold catalog_hold_extension(void);

@@ -109,17 +109,13 @@ typedef struct MessageForm
 /* Of delayed messages only: when it is due, infinity for one that waits */
 #define Anum_message_due_at				23
 
-/* Of batches; since 1.2 */
+/* Of batches */
 #define Anum_message_batch				24	/* it is a member of */
 #define Anum_message_after_batch		25	/* it waits for; the next two say
 											 * what follows */
 #define Anum_message_after_delay		26	/* seconds */
 #define Anum_message_after_success		27
 #define Natts_message					27
-
-/* Before 1.2: of messages, and of delayed ones */
-#define Natts_message_before			22
-#define Natts_delayed_before			23
 
 /* Columns of their indexes message_N_idx, delayed_N_id_idx, delayed_N_due_idx,
  * message_N_batch_idx and delayed_N_batch_idx, delayed_N_after_idx
@@ -162,7 +158,7 @@ typedef struct MessageForm
 #define Anum_queue_admin_roles			10
 #define Anum_queue_dead_queue_id		11
 #define Anum_queue_source_id			12
-#define Anum_queue_lane_secret			13	/* since 1.2 */
+#define Anum_queue_lane_secret			13
 #define Natts_queue						13
 
 /* What is counted of each queue, in the order of the columns of job_counter */
@@ -218,7 +214,7 @@ typedef enum JobCounter
 #define Anum_group_rate_lane			1
 #define Anum_group_rate_delivered_at	2
 #define Anum_group_rate_next_at			3
-#define Anum_group_rate_queue_id		4	/* since 1.2 */
+#define Anum_group_rate_queue_id		4
 #define Natts_group_rate				4
 
 /* queue_data.grouped: queues with groups */
@@ -245,7 +241,7 @@ typedef enum JobCounter
 #define Anum_handler_teardown_schema	15
 #define Anum_handler_teardown_name		16
 #define Anum_handler_stopped			17	/* not used since 2.0 */
-#define Anum_handler_loaded_by			18	/* since 2.0 */
+#define Anum_handler_loaded_by			18
 #define Natts_handler					18
 
 /* queue_data.schedule */
@@ -268,7 +264,7 @@ typedef enum JobCounter
 
 /* --- Batches --- */
 
-/* queue_data.batch; since 1.2, with the next one */
+/* queue_data.batch */
 #define Anum_batch_id					1
 #define Anum_batch_owner				2
 #define Anum_batch_created_at			3
@@ -289,8 +285,8 @@ typedef enum JobCounter
 
 /* --- History --- */
 
-/* queue_data.finished_0 and so on: messages that are finished; since 1.2 */
-#define FINISHED_SEGMENTS				18	/* of all rings; 8 before 2.0 */
+/* queue_data.finished_0 and so on: messages that are finished */
+#define FINISHED_SEGMENTS				18	/* of all rings */
 #define FINISHED_RINGS					5
 #define Anum_finished_id				1
 #define Anum_finished_pushed_at			2
@@ -327,7 +323,7 @@ typedef enum FinishedOutcome
 
 /* --- Topics --- */
 
-/* queue_data.topic: bindings of queues; since 1.2 */
+/* queue_data.topic: bindings of queues */
 #define Anum_topic_queue_id				1
 #define Anum_topic_project				2
 #define Anum_topic_pattern				3

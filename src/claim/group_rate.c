@@ -73,7 +73,7 @@ typedef struct GroupRateForm
 	int64		lane;
 	TimestampTz delivered_at;	/* the last message */
 	TimestampTz next_at;
-	int32		queue_id;		/* not in the table of version 1.1 */
+	int32		queue_id;
 } GroupRateForm;
 
 #define GROUP_RATE_FORM(tuple)	((GroupRateForm *) GETSTRUCT(tuple))
@@ -159,10 +159,7 @@ fetch_rate(Relation rel, Oid index, int32 queue_id, uint64 lane)
 				F_INT4EQ, Int32GetDatum(queue_id));
 	ScanKeyInit(&keys[1], Anum_group_rate_lane, BTEqualStrategyNumber,
 				F_INT8EQ, Int64GetDatum((int64) lane));
-
-	/* The table of version 1.1 has no column for the queue. */
-	return lane_is_secret() ? row_fetch(rel, index, keys, 2) :
-		row_fetch(rel, index, &keys[1], 1);
+	return row_fetch(rel, index, keys, 2);
 }
 
 /*
@@ -351,15 +348,12 @@ void
 group_rate_drop(int32 queue_id)
 {
 	Oid			index;
-	Relation	rel;
+	Relation	rel = catalog_open(CATALOG_GROUP_RATE, RowExclusiveLock,
+								   &index);
 	ScanKeyData key;
 	RowScan		scan;
 	HeapTuple	tuple;
 
-	/* The table of version 1.1 does not say of which queue a row is. */
-	if (!lane_is_secret())
-		return;
-	rel = catalog_open(CATALOG_GROUP_RATE, RowExclusiveLock, &index);
 	ScanKeyInit(&key, Anum_group_rate_queue_id, BTEqualStrategyNumber,
 				F_INT4EQ, Int32GetDatum(queue_id));
 	row_scan_begin(&scan, rel, index, &key, 1);

@@ -256,10 +256,7 @@ queue_drop(const char *name)
 	row_delete_of_queue(CATALOG_ROOT_JOB, queue.id);
 	row_delete_of_queue(CATALOG_GROUPED, queue.id);
 	group_rate_drop(queue.id);
-
-	/* Earlier versions of the extension do not have this table. */
-	if (OidIsValid(catalog_oid(CATALOG_PUSH_ORIGIN)))
-		row_delete_of_queue(CATALOG_PUSH_ORIGIN, queue.id);
+	row_delete_of_queue(CATALOG_PUSH_ORIGIN, queue.id);
 	topic_drop_queue(queue.id);
 	pending_record_drop(queue.id);
 	row_delete_of_queue(CATALOG_JOB_COUNTER, queue.id);

@@ -46,7 +46,6 @@
 
 /*
  * The block that a job executes: a function, if it belongs to the extension.
- * It is also in queue--1.1--1.2.sql.
  *
  * A job runs as its role, perhaps a superuser, so it must not call a function
  * of another role that has only the name of ours.  The owner of the schema in
@@ -152,14 +151,7 @@ cron_schedule(int32 id, const char *name, const char *queue_name,
 	char	   *body;
 	ErrorContextCallback hint = {error_context_stack, add_syntax_hint, NULL};
 
-	/*
-	 * With the tables of an earlier version there is no function in
-	 * "queue_router".
-	 */
-	if (catalog_columns(CATALOG_QUEUE) >= Anum_queue_lane_secret)
-		function = quote_qualified_identifier(ROUTER_SCHEMA, ROUTER_FUNCTION);
-	else
-		function = quote_qualified_identifier(schema, "job_due");
+	function = quote_qualified_identifier(ROUTER_SCHEMA, ROUTER_FUNCTION);
 	body = psprintf(DUE_BODY,
 					quote_literal_cstr(psprintf("%s(integer)", function)),
 					function, id);

@@ -606,9 +606,6 @@ dedup_forget(TimestampTz *from)
 	DedupKey	key;
 	int			n = 0;
 
-	if (!OidIsValid(catalog_oid(CATALOG_DEDUP_KEY_TIME_INDEX)))
-		return false;
-
 	/* The clock may have been set back. */
 	if (*from > now)
 		*from = DT_NOBEGIN;

@@ -34,7 +34,6 @@
 #define DEDUP_KEYS		2
 
 static void init_dedup_keys(ScanKey keys, const DedupKey *key);
-static bool has_versions(Relation index);
 static HeapTuple form_key_row(Relation rel, const DedupKey *key);
 static TimestampTz get_time(TupleDesc desc, HeapTuple tuple, int column);
 
@@ -73,27 +72,12 @@ init_dedup_keys(ScanKey keys, const DedupKey *key)
 				F_UUID_EQ, UUIDPGetDatum(&key->digest));
 }
 
-/*
- * Returns whether the index has a version, so that reading it takes no longer
- * if an old snapshot keeps former rows of the key.  Before version 2.0 it has
- * none.
- */
-static bool
-has_versions(Relation index)
-{
-	return IndexRelationGetNumberOfAttributes(index) > DEDUP_KEYS;
-}
-
 static TimestampTz
 get_time(TupleDesc desc, HeapTuple tuple, int column)
 {
 	bool		isnull;
-	Datum		time;
+	Datum		time = heap_getattr(tuple, column, desc, &isnull);
 
-	/* Before version 2.0 the table does not have the column. */
-	if (column > desc->natts)
-		return DT_NOBEGIN;
-	time = heap_getattr(tuple, column, desc, &isnull);
 	return isnull ? DT_NOBEGIN : DatumGetTimestampTz(time);
 }
 
@@ -112,9 +96,8 @@ dedup_table_get(Relation rel, HeapTuple tuple, DedupKey *key)
 											 desc, &isnull));
 	key->pushed_at = get_time(desc, tuple, Anum_dedup_key_pushed_at);
 	key->kept_until = get_time(desc, tuple, Anum_dedup_key_kept_until);
-	key->version = desc->natts < Anum_dedup_key_version ? 0 :
-		DatumGetInt64(heap_getattr(tuple, Anum_dedup_key_version, desc,
-								   &isnull));
+	key->version = DatumGetInt64(heap_getattr(tuple, Anum_dedup_key_version,
+											  desc, &isnull));
 }
 
 /*
@@ -129,7 +112,7 @@ dedup_table_find(Relation rel, Relation index, DedupKey *key, bool *locked)
 
 	init_dedup_keys(keys, key);
 	tuple = row_find_unique(rel, index, keys, DEDUP_KEYS, locked,
-							has_versions(index) ? &key->version : NULL);
+							&key->version);
 	if (HeapTupleIsValid(tuple))
 		dedup_table_get(rel, tuple, key);
 	return tuple;
@@ -205,8 +188,6 @@ dedup_table_insert(Relation rel, Relation index, DedupKey *key, bool wait)
 	bool		locked = false;
 	bool		exists;
 
-	if (!has_versions(index))
-		return row_insert_unique(rel, index, form_key_row(rel, key));
 	if (wait)
 		LockPage(index, hash, ExclusiveLock);
 	else if (!ConditionalLockPage(index, hash, ExclusiveLock))

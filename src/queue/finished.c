@@ -78,7 +78,6 @@ const char *const finished_outcomes[FINISHED_OUTCOMES] = {
 };
 
 static int	errors_kept(const Queue *queue);
-static int	table_for_rows_of(const Queue *queue);
 static void read_finished(Relation rel, HeapTuple tuple, Finished *row);
 static bool begin_finished_scan(FinishedScan *scan, const Queue *queue,
 								bool is_attempt, StrategyNumber strategy,
@@ -109,24 +108,6 @@ errors_kept(const Queue *queue)
 		FINISHED_ERRORS_KEPT;
 }
 
-/*
- * Returns the number of the table that takes the rows of a queue, NO_SEGMENT
- * before the version that has one.
- */
-static int
-table_for_rows_of(const Queue *queue)
-{
-	int			ring = finished_ring_of(errors_kept(queue));
-	int			active = catalog_active_finished(ring);
-
-	/*
-	 * Before the update to 2.0 there is only the first ring, where an error
-	 * would stay for much longer than a day.
-	 */
-	return active != NO_SEGMENT || queue->keep_finished < 0 ? active :
-		catalog_active_finished(0);
-}
-
 /* Insert a row; see finished_record(). */
 void
 finished_insert(const Queue *queue, MessageTable *table, HeapTuple tuple,
@@ -136,7 +117,8 @@ finished_insert(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	MessageForm form = message_read(tuple);
 	TimestampTz now = GetCurrentTimestamp();
 	bool		is_attempt = outcome == FINISHED_FAILED;
-	int			active = table_for_rows_of(queue);
+	int			active =
+	catalog_active_finished(finished_ring_of(errors_kept(queue)));
 	Datum		values[Natts_finished];
 	bool		isnull[Natts_finished] = {false};
 	Relation	rel;
@@ -164,11 +146,7 @@ finished_insert(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	SET(outcome, Int16GetDatum(outcome));
 	SET(is_attempt, BoolGetDatum(is_attempt));
 
-	/* Before the update to 1.2 a table does not have this column. */
-	if (heap_attisnull(tuple, Anum_message_batch, NULL))
-		SET_OR_NULL(batch, 0, true);
-	else
-		COPY(batch);
+	COPY(batch);
 	COPY(group_key);
 	SET_OR_NULL(result, JsonbPGetDatum(result), result == NULL);
 	SET_OR_NULL(error, CStringGetTextDatum(error), error == NULL);
@@ -229,7 +207,7 @@ begin_finished_scan(FinishedScan *scan, const Queue *queue, bool is_attempt,
 	ScanKeyData keys[3];
 	int			keep = is_attempt ? errors_kept(queue) : queue->keep_finished;
 
-	if (keep < 0 || catalog_active_finished(0) == NO_SEGMENT)
+	if (keep < 0)
 		return false;
 	scan->not_before = GetCurrentTimestamp() - keep * USECS_PER_SEC;
 	ScanKeyInit(&keys[0], Anum_finished_queue_id, BTEqualStrategyNumber,
@@ -245,12 +223,10 @@ begin_finished_scan(FinishedScan *scan, const Queue *queue, bool is_attempt,
 	{
 		Oid			index;
 
-		scan->rels[i] = OidIsValid(catalog_oid(CATALOG_FINISHED_0 + i)) ?
-			catalog_open(CATALOG_FINISHED_0 + i, AccessShareLock, &index) :
-			NULL;
+		scan->rels[i] = catalog_open(CATALOG_FINISHED_0 + i, AccessShareLock,
+									 &index);
 		scan->next[i] = NULL;
-		scan->is_open[i] = scan->rels[i] != NULL &&
-			RelationGetNumberOfBlocks(scan->rels[i]) > 0;
+		scan->is_open[i] = RelationGetNumberOfBlocks(scan->rels[i]) > 0;
 		if (!scan->is_open[i])
 			continue;
 		row_scan_begin(&scan->scans[i], scan->rels[i], index, keys, 3);

@@ -411,7 +411,7 @@ turn_ring(int ring, TimestampTz *again)
 	int			next;
 	TimestampTz due;
 
-	/* Before the update to 2.0 there is only the first ring. */
+	/* A superuser has deleted the row of the ring. */
 	if (active == NO_SEGMENT)
 		return false;
 	for (int i = 0; i < r->ntables; i++)
@@ -460,8 +460,6 @@ finished_ring_step(TimestampTz *again)
 	static int	last_ring = 0;
 
 	*again = DT_NOEND;
-	if (catalog_active_finished(0) == NO_SEGMENT)
-		return false;
 	if (remembered != catalog_queue_oid())
 	{
 		remembered = catalog_queue_oid();

@@ -94,9 +94,6 @@ group_register(int32 queue_id)
 	CatalogTupleInsert(rel, heap_form_tuple(RelationGetDescr(rel), values,
 											isnull));
 	table_close(rel, NoLock);
-
-	/* So that queue_invalidate() does not have the catalog read again now. */
-	CommandCounterIncrement();
 	queue_invalidate();
 }
 
@@ -173,23 +170,14 @@ group_popped(int32 queue_id, uint64 lane)
 static void
 set_group_tag(LOCKTAG *tag, int32 queue_id, uint64 lane)
 {
-	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, catalog_oid(CATALOG_GROUPED),
-					   (uint32) lane, (uint16) (lane >> 32));
-
-	/*
-	 * With the tables of version 1.1 this is the tag that sessions with the
-	 * library of that version use.
-	 */
-	if (!lane_is_secret())
-		return;
-
 	/*
 	 * The tag of an object has no room for the queue's id and 48 bits of the
 	 * lane.  So this is one of the server's "user locks", which nothing else
 	 * has used since advisory locks exist.  No function takes one for a user.
 	 */
+	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, (uint32) queue_id, (uint32) lane,
+					   (uint16) (lane >> 32));
 	tag->locktag_type = LOCKTAG_USERLOCK;
-	tag->locktag_field2 = (uint32) queue_id;
 }
 
 /*

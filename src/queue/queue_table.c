@@ -438,8 +438,6 @@ fill_queue_row(const char *name, Jsonb *metadata, Oid owner, int32 source_id,
 			PointerGetDatum(construct_empty_array(REGROLEOID));
 		values[Anum_queue_source_id - 1] = Int32GetDatum(source_id);
 	}
-
-	/* heap_form_tuple() ignores this in the table of version 1.1. */
 	values[Anum_queue_lane_secret - 1] = OidFunctionCall0(F_GEN_RANDOM_UUID);
 	isnull[Anum_queue_push_roles - 1] = source_id == 0;
 	isnull[Anum_queue_source_id - 1] = source_id == 0;

@@ -302,7 +302,7 @@ look_up_queue(const char *name, Queue *queue, QueueAcl *acl,
 void
 queue_invalidate(void)
 {
-	CacheInvalidateRelcacheByRelid(catalog_queue_oid());
+	catalog_invalidate();
 	CommandCounterIncrement();
 }
 

@@ -248,14 +248,10 @@ static void
 scan_publishers(RoleCallback callback, void *arg)
 {
 	RoleReference reference = {.privilege = "publish"};
-	Relation	rel;
+	Relation	rel = catalog_open(CATALOG_TOPIC, AccessShareLock, NULL);
 	RowScan		scan;
 	HeapTuple	tuple;
 
-	/* Earlier versions of the extension do not have this table. */
-	if (!OidIsValid(catalog_oid(CATALOG_TOPIC)))
-		return;
-	rel = catalog_open(CATALOG_TOPIC, AccessShareLock, NULL);
 	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{

@@ -8,8 +8,7 @@
  *	  its name without any ".dead" at its end: so the dead letter queue that
  *	  has its name from a queue is in the same shard.  The table
  *	  queue_data.shard, the map, says which shards are here.  It is empty in a
- *	  database that is not sharded, and missing where the extension is still
- *	  of version 1.0; then all queues are here.
+ *	  database that is not sharded; then all queues are here.
  *
  *	  A call that names a queue of another server raises an error.  A
  *	  lookup of a queue that is not here finds none (registry.c); then
@@ -126,20 +125,17 @@ static void
 read_shard_map(void)
 {
 	uint64		generation = catalog_generation();
+	Relation	rel;
+	Oid			index;
 
 	if (map_generation == generation)
 		return;
 	map_exists = false;
 	memset(is_local, false, sizeof(is_local));
-	if (OidIsValid(catalog_oid(CATALOG_SHARD)))
-	{
-		Oid			index;
-		Relation	rel = catalog_open(CATALOG_SHARD, AccessShareLock, &index);
-
-		if (RelationGetNumberOfBlocks(rel) > 0)
-			read_map_rows(rel, index);
-		table_close(rel, AccessShareLock);
-	}
+	rel = catalog_open(CATALOG_SHARD, AccessShareLock, &index);
+	if (RelationGetNumberOfBlocks(rel) > 0)
+		read_map_rows(rel, index);
+	table_close(rel, AccessShareLock);
 	map_generation = generation;
 }
 

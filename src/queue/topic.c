@@ -227,9 +227,7 @@ topic_unbind(const char *pattern, const char *queue_name)
 void
 topic_drop_queue(int32 queue_id)
 {
-	/* Earlier versions of the extension do not have this table. */
-	if (OidIsValid(catalog_oid(CATALOG_TOPIC)))
-		(void) remove_bindings(queue_id, NULL);
+	(void) remove_bindings(queue_id, NULL);
 }
 
 /* --- The session's copy --- */

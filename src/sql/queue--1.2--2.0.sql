@@ -67,6 +67,11 @@ COMMENT ON INDEX queue_data.dedup_key_idx IS
 -- are the ring of what is kept longer than 31 days; their rows stay.
 DO $$
 BEGIN
+    FOR part IN 0 .. 7 LOOP
+        EXECUTE pg_catalog.format('
+            COMMENT ON TABLE queue_data.finished_%1$s IS
+                ''history of finished messages, table %1$s of the rings; outcome: 0 completed, 1 dead, 2 expired, 3 canceled, 4 duplicate, 5 deleted, 6 a failed attempt''', part);
+    END LOOP;
     FOR part IN 8 .. 17 LOOP
         EXECUTE pg_catalog.format('
             CREATE TABLE queue_data.finished_%1$s (
@@ -258,13 +263,15 @@ FROM queue_data.queue AS q
 COMMENT ON VIEW queue_data.queue_status IS
 'one row for each queue of all projects: its messages by state, counted as they change and at most two seconds late, and those in its dead letter queue, the age in seconds of the oldest ready one, what was counted since job_stats.since, and its handler: none, idle, running, paused by a command, or stopped because it cannot run now; is_dead_letter_queue: whether a queue sends its dead letters there, or the queue was created for those of another one';
 
+ALTER TABLE queue_data.handler ADD COLUMN loaded_by timestamptz;
+
+-- The triggers on these tables read them with the library, so all columns are there.
 UPDATE queue_data.queue AS q SET paused = false
 FROM queue_data.handler AS h
 WHERE h.queue_id OPERATOR(pg_catalog.=) q.id AND q.paused AND h.stopped IS NOT NULL;
 UPDATE queue_data.handler SET stopped = NULL WHERE stopped IS NOT NULL;
 
 -- Handlers that a restore has loaded wait until it has ended.
-ALTER TABLE queue_data.handler ADD COLUMN loaded_by timestamptz;
 COMMENT ON TABLE queue_data.handler IS
 'the functions that run the jobs of queues; timeout: seconds (0: none); rate: jobs per second (0: no limit); next_at: when the next job may start at that rate; logs_in: whether the role could log in when it bound them; loaded_by: when the session began that has written the row with SQL, as a restore does';
 CREATE FUNCTION queue_data.handler_loaded()
@@ -280,6 +287,12 @@ CREATE TRIGGER handler_loaded
 ALTER TABLE queue_data.handler ENABLE ALWAYS TRIGGER handler_loaded;
 COMMENT ON TRIGGER handler_loaded ON queue_data.handler IS
 'notices rows that other SQL has written';
+
+--
+-- Groups
+--
+-- Only the update to 1.2 has called it.
+DROP FUNCTION queue_data.group_lane(integer, text);
 
 --
 -- Functions that do more than before

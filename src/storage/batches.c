@@ -129,16 +129,12 @@ read_batch_row(Relation rel, HeapTuple tuple, Batch *batch)
 bool
 batches_next(int64 id, Batch *batch)
 {
-	Relation	rel;
 	Oid			index;
+	Relation	rel = catalog_open(CATALOG_BATCH, AccessShareLock, &index);
 	ScanKeyData key;
 	RowScan		scan;
 	HeapTuple	tuple;
 
-	/* Before version 1.2 there are no batches. */
-	if (!OidIsValid(catalog_oid(CATALOG_BATCH)))
-		return false;
-	rel = catalog_open(CATALOG_BATCH, AccessShareLock, &index);
 	ScanKeyInit(&key, Anum_batch_id, BTGreaterStrategyNumber, F_INT8GT,
 				Int64GetDatum(id));
 	row_scan_begin(&scan, rel, index, &key, 1);
@@ -556,9 +552,6 @@ batches_next_waiting(int64 id)
 {
 	int64		result = PG_INT64_MAX;
 
-	/* Before version 1.2 nothing waits. */
-	if (!OidIsValid(catalog_oid(CATALOG_BATCH)))
-		return result;
 	segment_push_snapshot();
 	(void) batches_scan(id, BATCH_WAITING_ABOVE, 0, AccessShareLock, false,
 						note_batch, &result);

@@ -20,9 +20,6 @@
  *	  A session keeps the secrets that it has used, until an invalidation
  *	  message says that queues may have changed.
  *
- *	  The tables of version 1.1 have no secret.  Then the lane is a hash that
- *	  anyone can compute.
- *
  * src/storage/lane.c
  *
  *-------------------------------------------------------------------------
@@ -65,17 +62,7 @@ static const LaneSecret *last_secret = NULL;	/* the one used last */
 static bool read_lane_secret(int32 queue_id, unsigned char *key);
 static const LaneSecret *find_lane_secret(int32 queue_id);
 
-/*
- * Returns whether lanes are secret here, and rows of group_rate have a queue;
- * not in tables of version 1.1.
- */
-bool
-lane_is_secret(void)
-{
-	return catalog_columns(CATALOG_QUEUE) >= Anum_queue_lane_secret;
-}
-
-/* Returns false if the queue does not exist, or its table has no secrets. */
+/* Returns false if the queue does not exist. */
 static bool
 read_lane_secret(int32 queue_id, unsigned char *key)
 {
@@ -89,14 +76,11 @@ read_lane_secret(int32 queue_id, unsigned char *key)
 	tuple = row_fetch(rel, catalog_oid(CATALOG_QUEUE_ID_INDEX), &scan_key, 1);
 	if (HeapTupleIsValid(tuple))
 	{
-		if (lane_is_secret())
-		{
-			Datum		value = heap_getattr(tuple, Anum_queue_lane_secret,
-											 RelationGetDescr(rel), &isnull);
+		Datum		value = heap_getattr(tuple, Anum_queue_lane_secret,
+										 RelationGetDescr(rel), &isnull);
 
-			if (!isnull)
-				memcpy(key, DatumGetUUIDP(value)->data, SIPHASH_KEY_BYTES);
-		}
+		if (!isnull)
+			memcpy(key, DatumGetUUIDP(value)->data, SIPHASH_KEY_BYTES);
 		heap_freetuple(tuple);
 	}
 	table_close(rel, AccessShareLock);
@@ -162,7 +146,7 @@ lane_of_key(int32 queue_id, const char *key, int length)
 		secrets_generation != catalog_generation())
 		secret = find_lane_secret(queue_id);
 
-	/* As version 1.1 computes it, whose library other sessions may have. */
+	/* The queue does not exist, so any number does. */
 	if (!secret->exists)
 		return hash_bytes_extended((const unsigned char *) key, length,
 								   (uint64) queue_id);

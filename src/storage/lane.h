@@ -12,6 +12,5 @@
 
 extern void lane_prepare(int32 queue_id);
 extern uint64 lane_of_key(int32 queue_id, const char *key, int length);
-extern bool lane_is_secret(void);
 
 #endif							/* QUEUE_LANE_H */

@@ -464,8 +464,6 @@ message_copy_to(MessageTable *from, MessageTable *to, HeapTuple tuple,
 	if (form.is_delayed && !segment_is_delayed(to->segment))
 		message_keep_when_due(&form, GetCurrentTimestamp());
 
-	/* Before version 1.2 the tables do not have the last columns. */
-	memset(isnull, true, sizeof(isnull));
 	heap_deform_tuple(whole, desc, values, isnull);
 	values[Anum_message_due_at - 1] = TimestampTzGetDatum(due_at);
 	isnull[Anum_message_due_at - 1] = !segment_is_delayed(to->segment);

@@ -186,8 +186,7 @@ message_problem(TupleDesc desc, HeapTuple tuple)
 						Anum_message_claim_priorities);
 	if (nulls != 0 && nulls != CLAIM_COLUMNS)
 		return "Some of the columns of its claim are null, and some are not.";
-	if (desc->natts >= Anum_message_due_at &&
-		TupleDescAttr(desc, Anum_message_due_at - 1)->attnotnull &&
+	if (TupleDescAttr(desc, Anum_message_due_at - 1)->attnotnull &&
 		heap_attisnull(tuple, Anum_message_due_at, NULL))
 		return "The time when it is due is null.";
 

@@ -102,7 +102,7 @@ foreach my $build ([$tree], [ "$tree/elsewhere", '-f', '../Makefile' ])
 	like($exports{$what}, qr/^sql_queue_push$/m, "$what: the library is built");
 	make($dir, @makefile, 'install', "DESTDIR=$root/$what");
 	$installed{$what} = files("$root/$what");
-	like($installed{$what}, qr/queue--1\.0\.sql/, "$what: it is installed");
+	like($installed{$what}, qr/queue--2\.0\.sql/, "$what: it is installed");
 	like($installed{$what}, qr/queue_proxy\.control/, "$what: the router's files, too");
 	unlike($installed{$what}, qr/bitcode/, "$what: without bitcode");
 	make($dir, @makefile, 'installcheck', 'REGRESS=push',

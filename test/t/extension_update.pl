@@ -1,14 +1,11 @@
-# ALTER EXTENSION UPDATE under load: no error in any session, nothing lost, and
-# sessions that stay connected go on with their prepared statements, their views
-# and their grants.  From the first update on, each message that is finished is in the
-# history of its queue, and during the second one sessions wait for messages.
+# The update from version 1.2: until ALTER EXTENSION UPDATE, functions and dumps raise
+# 55000, on a standby, too, and no worker runs; the update keeps every row, grant and
+# claim, and what waits goes on by itself; and it leads to the catalog that CREATE
+# EXTENSION makes.  So do those of queue_pgmq and queue_proxy.
 #
-# The first update is from an earlier version to this one, then queue_pgmq is
-# created and a queue bound to topics; the second one is to a next version, whose
-# script does what one may do (see "Upgrade scripts" in doc/contributing.md).
+# Needs version 1.2, which is built here, from the history of the repository.
 #
-# extension_update_from_1_1.pl and extension_update_from_1_2.pl run this file with
-# other earlier versions.
+# One mode: the library is preloaded.
 
 use strict;
 use warnings;
@@ -17,386 +14,319 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl";
 
 use InstallTest;
-use IPC::Run;
 use ClusterTest;
 use PostgreSQL::Test::Utils;
 use QueueTest qw($node value becomes_true);
 use Test::More;
-use Time::HiRes qw(sleep);
 
 my $install = copy_installation();
+my $before = source_before();
+my %files = installed_files();
+
+build($before);
+install_files(built_files($before));
+
 $node = PostgreSQL::Test::Cluster->new('main', install_path => $install);
-$node->init;
+$node->init(allows_streaming => 1);
 $node->append_conf(
 	'postgresql.conf', q{
+shared_preload_libraries = 'queue'
+autovacuum = off
 max_worker_processes = 16
-log_min_messages = warning
+queue.min_claim_ttl = 1
+queue.min_claim_grace = 0
 });
 $node->start;
 
-our $from //= '1.0';
-value("CREATE EXTENSION queue VERSION '$from'");
-my $version = value(q{SELECT default_version FROM pg_available_extensions
-	WHERE name = 'queue'});
-isnt($version, $from, 'there is a newer version');
+my @databases = qw(postgres plain);
+value('CREATE DATABASE plain');
+value('CREATE EXTENSION queue; CREATE EXTENSION queue_pgmq', $_) foreach @databases;
+is(value(q{SELECT extversion FROM pg_extension WHERE extname = 'queue'}),
+	'1.2', 'a database with version 1.2');
 
-# --- The scripts ---
-
-sub write_script
+# A router, where PL/Proxy is installed
+my @router = -e "$sharedir/extension/plproxy.control" ? qw(router) : ();
+foreach (@router)
 {
-	my ($from, $to, $script) = @_;
-	write_file("$sharedir/extension/queue--$from--$to.sql", $script);
-	return;
+	value("CREATE DATABASE $_");
+	value('CREATE EXTENSION queue_proxy CASCADE', $_);
 }
 
-write_script(
-	$version, "$version.next", qq{
-SELECT queue_data.library_version('$version');
-
-CREATE FUNCTION queue_next(q text) RETURNS boolean
-AS 'MODULE_PATHNAME', 'sql_queue_exists' LANGUAGE C;
-REVOKE ALL ON FUNCTION queue_next(text) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION queue_next(text) TO queue_consumer;
-
-CREATE TABLE queue_data.next_table (queue_id integer);
-SELECT pg_catalog.pg_extension_config_dump('queue_data.next_table', '');
-
-ALTER TABLE queue_data.ring ADD COLUMN next_column integer;
-
--- The library knows the OID of this index.
-DROP INDEX queue_data.dedup_key_idx;
-CREATE UNIQUE INDEX dedup_key_idx ON queue_data.dedup_key (queue_id, digest, version);
-
-DO \$\$
-BEGIN
-	EXECUTE pg_catalog.format(
-		'CREATE OR REPLACE VIEW queue_data.queue_roles AS
-			SELECT v.*, 1 AS next_column FROM (%s) AS v',
-		pg_catalog.rtrim(
-			pg_catalog.pg_get_viewdef('queue_data.queue_roles'), ';'));
-END
-\$\$;
-});
-
-# What a script must not do
-write_script(
-	$from, "$from.wrong", q{
-ALTER TYPE queue_message ADD ATTRIBUTE next_column integer;
-ALTER EXTENSION queue DROP FUNCTION queue_channel(text);
-DROP FUNCTION queue_channel(text) CASCADE;
-CREATE FUNCTION queue_channel(q text) RETURNS text
-AS 'MODULE_PATHNAME', 'sql_queue_channel' LANGUAGE C;
-});
-
-# --- What an update must keep ---
+# --- Data of all kinds ---
 
 value(q{
-CREATE ROLE app LOGIN;
-GRANT queue_producer, queue_consumer TO app;
-CREATE ROLE auditor;
-GRANT EXECUTE ON FUNCTION queue_channel(text), queue_stats(text) TO auditor;
-CREATE SEQUENCE n;
-CREATE TABLE pushed (n bigint);
-CREATE TABLE done (n bigint);
-CREATE TABLE held (g text PRIMARY KEY, id bigint, claim_id text);
-CREATE TABLE awaited (id bigint, result jsonb);
-GRANT ALL ON pushed, done, held, awaited, n TO app;
-CREATE VIEW depth AS
-	SELECT s.*, queue_channel('work') FROM queue_stats('work') AS s;
-CREATE VIEW owners AS SELECT * FROM queue_data.queue_roles;
-GRANT SELECT ON depth, owners TO app;
-
+CREATE ROLE app LOGIN IN ROLE queue_producer, queue_consumer;
+CREATE ROLE other IN ROLE queue_producer, queue_consumer;
 CREATE ROLE pusher;
+CREATE ROLE auditor;
+GRANT CREATE ON SCHEMA public TO app;
+CREATE TABLE done (body jsonb);
+CREATE TABLE claims (q text, id bigint, claim_id text);
+GRANT ALL ON done, claims TO app;
+GRANT EXECUTE ON FUNCTION queue_channel(text), queue_stats(text) TO auditor;
 GRANT EXECUTE ON FUNCTION queue_push TO pusher WITH GRANT OPTION;
 REVOKE EXECUTE ON FUNCTION queue_push_batch, queue_drop FROM queue_consumer;
-CREATE VIEW kept AS
-WITH member AS (
-	SELECT classid, objid FROM pg_depend
-	WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
-	AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'queue'))
-SELECT p.oid, format('%s returns %s %s', p.oid::regprocedure,
-	pg_get_function_result(p.oid), p.proacl) AS what
-FROM pg_proc AS p JOIN member ON objid = p.oid AND classid = 'pg_proc'::regclass
-WHERE proname NOT IN ('queue_push', 'queue_push_batch', 'queue_push_once',
-	'queue_push_lazy', 'topic_publish', 'claim_release', 'job_root',
-	'queue_dead_letters', 'queue_redrive', 'job_errors')
-UNION ALL
--- These get further arguments in 1.2 or 2.0, which a call need not give.
-SELECT 0, format('%s returns %s %s', proname, pg_get_function_result(oid),
-	(SELECT string_agg(a::text, ' ' ORDER BY a::text) FROM unnest(proacl) AS a))
-FROM pg_proc WHERE proname IN ('queue_push', 'queue_push_batch', 'queue_push_once',
-	'queue_push_lazy', 'topic_publish', 'claim_release', 'job_root',
-	'queue_dead_letters', 'queue_redrive', 'job_errors')
-UNION ALL
-SELECT c.oid, format('%s %s', c.oid::regclass, c.relacl)
-FROM pg_class AS c JOIN member ON objid = c.oid AND classid = 'pg_class'::regclass
-UNION ALL
-SELECT a.attrelid, format('%s.%s %s %s', a.attrelid::regclass, attname, attnum,
-	format_type(atttypid, atttypmod))
-FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = attrelid
-	JOIN member ON objid IN (c.oid, c.reltype)
-	AND classid IN ('pg_class'::regclass, 'pg_type'::regclass)
-WHERE attnum > 0
-UNION ALL
-SELECT oid, format('queue_message has %s attributes', relnatts)
-FROM pg_class WHERE relname = 'queue_message'
-UNION ALL
-SELECT oid, oid::regclass::text FROM pg_class WHERE relname IN ('depth', 'owners');
-CREATE TABLE before AS SELECT * FROM kept;
-});
-my $lost = q{SELECT coalesce(string_agg(what, E'\n' ORDER BY what), '') FROM
-	(SELECT * FROM before EXCEPT SELECT * FROM kept) AS l};
-cmp_ok(value('SELECT count(*) FROM before'), '>', 300, 'what is to be kept');
 
-# --- Sessions that stay connected ---
+SET ROLE app;
+SELECT queue_create('mail', '{"_keep_finished": 86400, "_max_claim_count": 2, "note": "mine"}');
+SELECT queue_grant('mail', 'other', 'push');
+SELECT queue_push_batch('mail', array_agg(to_jsonb(i))) FROM generate_series(1, 100) AS i;
+SET queue.client_id = 'me';
+SELECT queue_push('mail', '"first"', priority => 9, headers => '{"a": "b"}', ttl => 100000);
+RESET queue.client_id;
+SELECT queue_push('mail', to_jsonb(repeat('long ', 50000)));
+SELECT queue_push('mail', '"keyed"', dedup_key => 'k');
+SELECT queue_push('mail', '"later"', delay => 100000);
+SELECT queue_push_once('mail', 'here', 17, '"once"');
+SELECT job_root('mail', 'root');
+INSERT INTO claims SELECT 'mail', id, claim_id FROM queue_claim('mail', 30000, 60, 5);
+SELECT message_complete('mail', id, claim_id, '17') FROM queue_claim('mail', 60, 60, 1);
+SELECT message_retry('mail', id, claim_id, 'it failed', 100000) FROM queue_claim('mail', 60, 60, 1);
+SELECT message_bury('mail', id, claim_id, 'it is bad') FROM queue_claim('mail', 60, 60, 1);
+INSERT INTO claims SELECT 'canceled', id, claim_id FROM queue_claim('mail', 30000, 60, 1);
+SELECT message_cancel('mail', id) FROM claims WHERE q = 'canceled';
 
-my $connected = $node->background_psql('postgres',
-	extra_params => [ '-U', 'app' ]);
-$connected->query_safe('SET client_min_messages = warning');
-my @prepared = (
-	q{SELECT * FROM queue_push('mine', '"x"', dedup_key => 'x')},
-	q{SELECT * FROM queue_messages('mine')},
-	q{SELECT * FROM queue_claim('mine', 60, 60)},
-	q{SELECT queue_pop('mine')},
-	q{SELECT * FROM queue_stats('mine')},
-	q{SELECT count(*) > 0 FROM depth},
-	q{SELECT count(*) > 0 FROM owners},
-	q{SELECT sum(claim_release('mine', claim_id)) FROM queue_messages('mine', include_claimed => true)}
-);
-$connected->query_safe("PREPARE p$_ AS $prepared[$_]") foreach 0 .. $#prepared;
+SELECT queue_create('turns', '{"_group_concurrency": 1}');
+SELECT queue_push('turns', to_jsonb(g || i), group_key => g) FROM unnest('{a,b}'::text[]) AS g, generate_series(1, 3) AS i;
+INSERT INTO claims SELECT 'turns', id, claim_id FROM queue_claim('turns', 30000, 60, 1);
+SELECT queue_create('rates', '{"_group_rate": 0.00001}');
+SELECT queue_push('rates', to_jsonb(i), group_key => 'g') FROM generate_series(1, 2) AS i;
+SELECT claim_complete('rates', claim_id) FROM queue_claim('rates', 60, 60, 1);
 
-sub execute_all
-{
-	my ($what) = @_;
-	my $row = qr/\d+\|mine\|"x"\|/;
-	my @expected = (
-		qr/^\d+$/, qr/^$row/, qr/^$row/, qr/^$/, qr/^0\|1\|/, qr/^t$/, qr/^t$/,
-		qr/^1$/);
+SELECT batch_create('open', keep_open => true);
+SELECT queue_push('members', '1', batch => 1), queue_push('waits', '"after"', after => 1), batch_close(1);
+BEGIN;
+SELECT batch_create('finished');
+SELECT queue_push('members', '2', batch => 2);
+COMMIT;
+SELECT message_delete('members', id) FROM queue_messages('members') WHERE body = '2';
 
-	foreach (0 .. $#prepared)
-	{
-		like($connected->query_safe("EXECUTE p$_"),
-			$expected[$_], "$what: $prepared[$_]");
-	}
-	$connected->query_safe(q{SELECT queue_purge('mine')});
-	return;
-}
+SET queue.project = 'wiki';
+SELECT queue_push('mail', '"of another project"');
+RESET queue.project;
+SELECT queue_create('halted'), queue_pause('halted'), queue_push('halted', '1');
 
-my $keep = '{"_keep_finished": 86400, "_keep_body": true}';
-value(qq{SET ROLE app; SELECT queue_create('mine'), queue_create('waits');
-	SELECT queue_create('work', '$keep'), queue_create('awaited', '$keep');
-	SELECT queue_create('groups', '{"_group_concurrency": 1}')});
-execute_all('before');
-
-# The session sleeps in queue_wait during the update.
-my $waiting = $node->background_psql('postgres',
-	extra_params => [ '-U', 'app' ]);
-$waiting->query_until(qr/waiting/,
-	"SET client_min_messages = warning;\n\\echo waiting\nCALL queue_wait('waits', 600000);\n");
-
-my $worker = q{(SELECT pid FROM pg_stat_activity
-	WHERE backend_type = 'queue worker' AND datname = 'postgres')};
-value(qq{
-	CREATE FUNCTION handle(body jsonb) RETURNS boolean LANGUAGE plpgsql AS \$\$
-	BEGIN
-		INSERT INTO done VALUES (body::bigint);
-		RETURN true;
-	END \$\$;
-	SET ROLE app;
-	SELECT queue_create('jobs', '$keep'), job_handler('jobs', 'handle(jsonb)', concurrency => 2)});
-becomes_true("SELECT $worker IS NOT NULL", 'a worker runs');
-my $worker_pid = value("SELECT $worker");
-
-# --- Load ---
-
-# Producers push twice in a transaction, claimers delete what they record in a
-# table, both with prepared statements.  In a queue with groups of which one
-# message at a time may be claimed, claimers record each, so that a second claim
-# of a group is an error.  Sessions wait for messages that others complete or cancel.
-my $push = 'INSERT INTO pushed SELECT n FROM (SELECT nextval(\'n\') AS n) AS s'
-  . " WHERE queue_push('%s', to_jsonb(n), dedup_key => n::text) > 0;\n";
-my %script = (
-	push => "BEGIN;\n" . sprintf($push, 'work') . sprintf($push, 'jobs') . "COMMIT;\n",
-	claim => 'WITH m AS MATERIALIZED (SELECT * FROM queue_claim(\'work\', 60, 60, 5))'
-	  . ' INSERT INTO done SELECT body::bigint FROM m'
-	  . " WHERE message_delete('work', id, claim_id);\n",
-	group => "SELECT queue_push('groups', '1', group_key => 'g' || n % 3) FROM nextval('n') AS n;\n"
-	  . 'WITH m AS MATERIALIZED (SELECT * FROM queue_claim(\'groups\', 600, 60, 2))'
-	  . " INSERT INTO held SELECT group_key, id, claim_id FROM m;\n"
-	  . 'WITH h AS (DELETE FROM held WHERE g = (SELECT g FROM held LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING *)'
-	  . " SELECT message_delete('groups', id, claim_id) FROM h;\n",
-	await => "SELECT queue_push('awaited', '1') AS id \\gset\n"
-	  . "CALL queue_await('awaited', :id) \\gset\n"
-	  . "INSERT INTO awaited VALUES (:id, :result);\n",
-	finish => 'WITH m AS MATERIALIZED (SELECT * FROM queue_claim(\'awaited\', 60, 60, 1))'
-	  . " SELECT CASE WHEN hashint8(id) % 2 = 0 THEN message_complete('awaited', id, claim_id, to_jsonb(id))::text"
-	  . " ELSE message_cancel('awaited', id) || claim_release('awaited', claim_id) END FROM m;\n");
-my %load;
-
-sub start_load
-{
-	my ($name) = @_;
-	my %run = (output => '');
-	write_file("$tree/$name.sql", $script{$name});
-	$run{process} = IPC::Run::start(
-		[
-			"$install/bin/pgbench", '-n', '-M', 'prepared',
-			'-c', '2', '-j', '2', '-T', '600', '-R', '400', '-U', 'app',
-			'-h', $node->host, '-p', $node->port, '-f', "$tree/$name.sql",
-			'postgres'
-		],
-		'<', \undef, '>&', \$run{output});
-	$load{$name} = \%run;
-	return;
-}
-
-start_load($_) foreach qw(push claim group);
-becomes_true('SELECT count(*) > 200 FROM done', 'the load runs');
-
-# An update that keeps the wrong things shows.
-{
-	my $wrong = $node->background_psql('postgres', on_error_stop => 0);
-	$wrong->query_safe(q{PREPARE p AS SELECT * FROM queue_messages('mine')});
-	$wrong->query_safe('EXECUTE p');
-	$wrong->query_safe("BEGIN; ALTER EXTENSION queue UPDATE TO '$from.wrong'");
-	like($wrong->query($lost), qr/^depth\nqueue_channel\(text\) .*queue_message has/s,
-		'a wrong update: what is lost is seen');
-	$wrong->{stderr} = '';
-	$wrong->query('DISCARD PLANS; EXECUTE p');
-	like($wrong->{stderr}, qr/cached plan must not change result type/,
-		'a wrong update: a prepared statement fails');
-	$wrong->query('ROLLBACK');
-	$wrong->quit;
-}
-is(value($lost), '', 'rolled back: nothing is lost');
-
-# --- The updates ---
-
-# As doc/operations.md says: give up before anyone's deadlock_timeout, and try
-# again.
-my $before;
-
-sub update_to
-{
-	my ($to, $new) = @_;
-	my $tries = 0;
-	my ($ret, $stdout, $stderr);
-
-	$before = value('SELECT count(*) FROM done');
-	do
-	{
-		($ret, $stdout, $stderr) = $node->psql('postgres',
-			"SET lock_timeout = '200ms'; ALTER EXTENSION queue UPDATE TO '$to'");
-		sleep 0.1 if $ret;
-	} while ($ret && $stderr =~ /lock timeout/ && ++$tries < 100);
-	is($stderr, '', "$to: the extension is updated under load");
-	note "$tries tries failed by lock_timeout";
-	becomes_true("SELECT count(*) > $before + 1000 FROM done",
-		"$to: the load goes on");
-	is( value(q{SELECT extversion FROM pg_extension WHERE extname = 'queue'}),
-		$to, 'the new version');
-	is(value($lost), '', "$to: all is kept: functions, types, columns, grants, views");
-	is(value("SET ROLE app; SELECT $new"), 't', "$to: what is new works");
-	is( value(q{SELECT has_function_privilege('auditor', 'queue_channel(text)', 'EXECUTE')}),
-		't', "$to: a grant of a user");
-	is(value(q{SELECT count(*) FROM pg_init_privs WHERE initprivs::text LIKE '%pusher%'}),
-		'0', "$to: pg_dump writes it");
-	execute_all($to);
-	return;
-}
-
-update_to($version, q{queue_shard('mine') BETWEEN 0 AND 255});
-value(q{CREATE EXTENSION queue_pgmq;
-	SELECT pgmq.create('work'), pgmq.create('bound'),
-		topic_bind('t.#', 'bound', NULL, '{app}'), topic_bind('t.*', 'also')});
-my $topics = q{SET ROLE app; SELECT topic_publish('t.x', '1');
-	SELECT pgmq.delete('bound', msg_id) FROM pgmq.read('bound', 60, 9)};
-is(value($topics), "2\nt", 'topics and queue_pgmq work under load');
-my $last = value('SELECT last_value FROM n');
-start_load($_) foreach qw(await finish);
-becomes_true('SELECT count(*) > 20 FROM awaited', 'sessions wait for messages');
-update_to("$version.next", q{queue_next('mine')});
-is(value($topics), "2\nt", 'topics and queue_pgmq work after the next update');
-my $awaited = value('SELECT count(*) FROM awaited');
-becomes_true("SELECT count(*) > $awaited + 20 FROM awaited", 'and so do sessions that wait');
-
-value(q{SET ROLE app; SELECT queue_push('waits', '1')});
-$waiting->query_until(qr/woken/, "\\echo woken\n");
-is($waiting->query_safe(q{SELECT free FROM queue_stats('waits')}),
-	'1', 'a session that waited during the update is woken, and goes on');
-
-# --- Nothing is lost ---
-
-cmp_ok(value(q{SELECT sum(completed) FROM job_stats('groups')}),
-	'>', 100, 'groups were claimed, one message at a time');
-
-# pgbench says at once which client has ended.
-foreach my $name (sort keys %load)
-{
-	my $process = $load{$name}{process};
-
-	ok($process->pumpable, "$name: the load has run until now");
-	$process->kill_kill;
-	unlike($load{$name}{output}, qr/error|abort/i,
-		"$name: no session has had an error")
-	  or diag($load{$name}{output});
-}
-becomes_true(q{SELECT count(*) = 0 FROM pg_stat_activity
-	WHERE application_name = 'pgbench'}, 'the load has ended');
-value(q{SET ROLE app;
-	WITH m AS MATERIALIZED (SELECT * FROM queue_claim('work', 60, 60, 100))
-	INSERT INTO done SELECT body::bigint FROM m
-	WHERE message_delete('work', id, claim_id)})
-  while value(q{SELECT total > 0 FROM queue_stats('work')}) eq 't';
-becomes_true("SELECT total = 0 FROM queue_stats('jobs')", 'all jobs are done');
-is( value(q{SELECT count(*) FROM (
-		(SELECT n FROM pushed EXCEPT ALL SELECT n FROM done) UNION ALL
-		(SELECT n FROM done EXCEPT ALL SELECT n FROM pushed)) AS d}),
-	'0', 'each message was handed out and deleted once');
-note value('SELECT count(*) FROM pushed'), " messages, $before before the update";
-value(q{
-CREATE FUNCTION history(q text) RETURNS SETOF bigint LANGUAGE plpgsql AS $$
-DECLARE
-	last bigint = 0;
-	n bigint;
+CREATE FUNCTION work(body jsonb) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-	LOOP
-		FOR last, n IN SELECT id, body FROM queue_finished(q, last, 1000, 'completed') LOOP
-			RETURN NEXT n;
-		END LOOP;
-		EXIT WHEN NOT FOUND;
+	INSERT INTO done VALUES (body);
+	RETURN true;
+END $$;
+SELECT queue_create('jobs', '{"_keep_finished": 86400}'), job_handler('jobs', 'work(jsonb)', concurrency => 3);
+SELECT queue_push('jobs', '"before"');
+CREATE FUNCTION gone(body jsonb) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+SELECT queue_create('stops'), job_handler('stops', 'gone(jsonb)');
+DROP FUNCTION gone(jsonb);
+SELECT queue_push('stops', '1');
+
+RESET ROLE;
+SELECT topic_bind('t.#', 'bound', '{"a": "b"}', '{app}');
+SELECT pgmq.create('tasks');
+SELECT pgmq.send('tasks', to_jsonb(i)) FROM generate_series(1, 3) AS i;
+SELECT pgmq.read('tasks', 30000, 1);
+SELECT pgmq.archive('tasks', 2);
+SELECT pgmq.bind_topic('orders.*', 'tasks');
+});
+becomes_true(q{SELECT count(*) = 1 FROM done}, 'a job has run');
+becomes_true(q{SELECT stopped IS NOT NULL FROM queue_data.handler WHERE function_name = 'gone'},
+	'a handler that cannot run is stopped, and its queue paused');
+becomes_true(q{SELECT finished_at IS NOT NULL FROM batch_status(2)}, 'a batch has finished');
+
+# --- The library of this version ---
+
+my $standby = PostgreSQL::Test::Cluster->new('standby', install_path => $install);
+$node->backup('copy');
+$node->stop;
+install_files(%files);
+my $logged = -s $node->logfile;
+$node->start;
+$standby->init_from_backup($node, 'copy', has_streaming => 1);
+$standby->start;
+
+# The SQLSTATE and the hint of an error
+sub refused
+{
+	my ($server, $statement) = @_;
+	my $error = ($server->psql('postgres', $statement,
+			extra_params => [ '-v', 'VERBOSITY=verbose' ]))[2];
+
+	return $error =~ /ERROR:  55000: .*HINT:  .*run ALTER EXTENSION queue UPDATE/s ? 'update' : $error;
+}
+
+is(refused($node, "SELECT * FROM $_"), 'update', "not updated: $_") foreach (
+	q{queue_push('mail', '1')},
+	q{queue_push_batch('mail', '{1}')},
+	q{queue_push_once('mail', 'here', 1, '1')},
+	q{queue_push_lazy('mail', '1')},
+	q{queue_claim('mail')},
+	q{claim_release('mail', NULL)},
+	q{claim_renew('mail', NULL, 60)},
+	q{job_root('mail', 's')},
+	q{job_errors('mail')},
+	q{queue_dead_letters('mail.dead')},
+	q{queue_redrive('mail.dead')},
+	q{topic_publish('t.x', '1')},
+	q{batch_status(1)},
+	q{queue_list()},
+	q{queue_data.queue_status},
+	q{pgmq.send('tasks', '1')});
+is(refused($standby, "SELECT * FROM $_"), 'update', "not updated, a standby: $_") foreach (
+	q{queue_stats('mail')},
+	q{job_errors('mail')},
+	q{queue_messages('mail')});
+foreach my $server ($node, $standby)
+{
+	my ($out, $err);
+
+	ok(!IPC::Run::run([ "$install/bin/pg_dump", '-f', "$tree/dump", $server->connstr('postgres') ],
+			'>', \$out, '2>', \$err), 'not updated: a dump fails');
+	like($err, qr/HINT:  .*ALTER EXTENSION queue UPDATE/, 'and says what to do');
+}
+my $runs = q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'queue worker'};
+becomes_true("SELECT ($runs) = 0", 'no worker runs');
+$node->wait_for_log(qr/LOG:  the background worker of database "$_" does not run before/, $logged)
+  foreach @databases;
+$standby->stop;
+
+# --- The update ---
+
+# Every row of every table that there was, without the columns that the update changes
+value(q{
+CREATE TABLE parts AS SELECT oid::regclass AS part FROM pg_class
+	WHERE relnamespace = 'queue_data'::regnamespace AND relkind = 'r';
+CREATE FUNCTION rows_now() RETURNS TABLE (what text) LANGUAGE plpgsql AS $$
+DECLARE
+	part regclass;
+BEGIN
+	FOR part IN SELECT p.part FROM parts AS p LOOP
+		RETURN QUERY EXECUTE format(
+			'SELECT %L || '' '' || (to_jsonb(t) - %L::text[])::text FROM ONLY %s AS t', part,
+			CASE part::text
+				WHEN 'queue_data.dedup_key' THEN '{pushed_at,kept_until,version}'
+				WHEN 'queue_data.handler' THEN '{stopped,loaded_by}'
+				WHEN 'queue_data.finished_ring' THEN '{active,switched_at}'
+				ELSE '{}' END, part);
 	END LOOP;
-END $$});
-is( value(qq{WITH p AS (SELECT n FROM pushed WHERE n > $last),
-		h AS (SELECT n FROM unnest('{work,jobs}'::text[]) AS q,
-			history(q) AS n WHERE n > $last)
-		SELECT count(*) > 0, (SELECT count(*) FROM (
-			(TABLE p EXCEPT ALL TABLE h) UNION ALL (TABLE h EXCEPT ALL TABLE p)) AS d)
-		FROM p}),
-	't|0', 'each message that was pushed after the first update is in the history once');
-is( value(q{SELECT bool_or(hashint8(id) % 2 = 0), bool_or(hashint8(id) % 2 <> 0),
-		count(*) FILTER (WHERE result IS DISTINCT FROM CASE WHEN hashint8(id) % 2 = 0
-			THEN jsonb_build_object('outcome', 'completed', 'result', id, 'error', NULL)
-			ELSE '{"outcome": "canceled", "result": null, "error": null}' END)
-		FROM awaited}),
-	't|t|0', 'each session that waited was told of its message');
-is(value("SELECT $worker"), $worker_pid, 'the worker is the same');
-is( value(q{SELECT last_error FROM queue_data.queue_workers
-	WHERE database = 'postgres'}),
-	'', 'and has had no error');
-$connected->quit;
-$waiting->quit;
+END $$;
+CREATE VIEW grants AS
+SELECT format('%s %s', p.proname, (SELECT string_agg(a::text, ' ' ORDER BY a::text)
+	FROM unnest(proacl) AS a)) AS what
+FROM pg_proc AS p JOIN pg_depend AS d ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass
+	AND d.deptype = 'e' AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'queue')
+WHERE proname <> 'group_lane'
+UNION ALL
+SELECT format('%s %s', c.oid::regclass, c.relacl) FROM pg_class AS c
+WHERE relnamespace = 'queue_data'::regnamespace;
+CREATE TABLE rows_before AS SELECT * FROM rows_now();
+CREATE TABLE grants_before AS SELECT * FROM grants;
+});
+cmp_ok(value('SELECT count(*) FROM rows_before'), '>', 150, 'rows of all kinds');
+value(q{BEGIN;
+	ALTER EXTENSION queue UPDATE;
+	CREATE TABLE rows_after AS SELECT * FROM rows_now();
+	CREATE TABLE grants_after AS SELECT * FROM grants;
+	COMMIT});
+is( value(q{SELECT string_agg(what, E'\n') FROM
+	((TABLE rows_before EXCEPT ALL TABLE rows_after) UNION ALL
+	(TABLE rows_after EXCEPT ALL TABLE rows_before)) AS r
+	WHERE NOT (what LIKE 'queue_data.queue %"stops"%') AND NOT (what = 'queue_data.finished_ring {}')}),
+	'', 'all rows are as they were');
+is(value(q{SELECT string_agg(what, E'\n') FROM (TABLE grants_before EXCEPT ALL TABLE grants_after) AS g}),
+	'', 'all grants are as they were');
+is(value(q{SELECT count(*) FROM pg_init_privs WHERE initprivs::text LIKE '%pusher%'}),
+	'0', 'pg_dump writes those that a user has made');
 
-my $log = slurp_file($node->logfile);
-my %seen;
-$seen{$1}++
-  while $log =~ /\b((?:ERROR|WARNING|FATAL|PANIC):  [^\n]*)/g;
-delete @seen{
-	'FATAL:  connection to client lost',    # pgbench was ended
-	'ERROR:  cached plan must not change result type',
-	'ERROR:  canceling statement due to lock timeout'
-};
-is(join("\n", sort keys %seen), '', 'no error in the log');
+# --- What waits goes on by itself ---
 
+becomes_true("SELECT ($runs) > 0", 'a worker runs again, without another call');
+value(q{SET ROLE app; SELECT queue_push('jobs', '"after"')});
+becomes_true(q{SELECT count(*) = 2 FROM done}, 'the handler runs jobs');
+is(value(q{SELECT state FROM queue_data.queue_handlers WHERE queue = 'stops'}),
+	'stopped', 'the handler that cannot run waits');
+value(q{SET ROLE app; CREATE FUNCTION gone(body jsonb) RETURNS boolean LANGUAGE sql AS 'SELECT true'});
+becomes_true(q{SELECT total = 0 FROM queue_stats('stops')}, 'and goes on when it can');
+value(q{SELECT message_delete('members', id) FROM queue_messages('members')});
+becomes_true(q{SELECT free = 1 FROM queue_stats('waits')}, 'what waited for a batch is free');
+
+is( value(q{SELECT count(*) FROM claims AS c, message_get(c.q, c.id) AS m
+	WHERE c.q IN ('mail', 'turns') AND m.claim_id = c.claim_id}),
+	'6', 'claims hold under their ids');
+is( value(q{SELECT count(*), bool_or(m.group_key = o.group_key)
+		FROM queue_claim('turns', 60, 60, 9) AS m,
+			claims AS c, message_get('turns', c.id) AS o WHERE c.q = 'turns'}),
+	'1|f', 'the bound of groups holds');
+is(value(q{SELECT count(*) FROM queue_claim('rates', 60, 60, 9)}), '0', 'and the rate');
+is(value(q{SELECT claim_complete('mail', claim_id) FROM claims WHERE q = 'mail' LIMIT 1}),
+	'5', 'a claim is completed');
+is(value(q{SELECT message_get('mail', id) FROM claims WHERE q = 'canceled'}),
+	value(q{SELECT NULL::text}), 'a canceled message stays canceled')
+  if value(q{SELECT claim_release('mail', claim_id) FROM claims WHERE q = 'canceled'}) eq '0';
+is(value(q{SELECT queue_push('mail', '1', dedup_key => 'k') IS NULL,
+		queue_push_once('mail', 'here', 17, '1') IS NOT NULL}), 't|t', 'keys hold');
+is(value(q{SELECT string_agg(outcome || coalesce(result::text, ''), ' ' ORDER BY outcome)
+		FROM queue_finished('mail', "limit" => 100) WHERE outcome IN ('completed', 'dead') AND (result = '17' OR outcome = 'dead')}),
+	'completed17 dead', 'the history');
+is(value(q{SELECT last_error FROM queue_dead_letters('mail.dead')}), 'it is bad', 'dead letters');
+is(value(q{SELECT last_error FROM queue_browse('mail', 'delayed') WHERE last_error IS NOT NULL}),
+	'it failed', 'errors');
+is(value(q{SELECT finished_at IS NOT NULL FROM batch_status(2)}), 't', 'batches');
+is(value(q{SET ROLE app; SELECT topic_publish('t.x', '1', '{"a": "b"}')}), '1', 'topics');
+is(value(q{SELECT count(*) FROM queue_messages('mail', "limit" => 1000)}), '95', 'messages');
+value('ALTER EXTENSION queue_pgmq UPDATE');
+is( value(q{SELECT pgmq.archive('tasks', 1), count(*) FROM pgmq.a_tasks;
+	SELECT msg_id FROM pgmq.read('tasks', 60, 9)}),
+	"t|1\n3", 'queue_pgmq');
+
+# --- The router ---
+
+my %updated = (queue => 'plain', queue_pgmq => 'plain');
+foreach (@router)
+{
+	value(q{GRANT EXECUTE ON FUNCTION queue_push TO pusher WITH GRANT OPTION;
+		REVOKE EXECUTE ON FUNCTION queue_push, queue_drop FROM queue_consumer;
+		CREATE VIEW pushed AS SELECT queue_push('q', '1')}, $_);
+	like(($node->psql($_, 'ALTER EXTENSION queue_proxy UPDATE'))[2],
+		qr/cannot drop function queue_push.*DETAIL:  view pushed depends on/s,
+		'a view on a function that gets further arguments stops the update, and is named');
+	value('DROP VIEW pushed; ALTER EXTENSION queue_proxy UPDATE', $_);
+	is( value(q{SELECT has_function_privilege('pusher', f, 'EXECUTE WITH GRANT OPTION'),
+			has_function_privilege('queue_consumer', f, 'EXECUTE'),
+			has_function_privilege('queue_consumer', 'queue_drop(text, text, text)', 'EXECUTE'),
+			has_function_privilege('queue_consumer', 'queue_depth(text, text, text)', 'EXECUTE'),
+			has_function_privilege('PUBLIC', 'queue_depth(text, text, text)', 'EXECUTE')
+			FROM CAST('queue_push' AS regproc) AS f}, $_),
+		't|f|f|t|f', 'what was granted and revoked stays, and new functions are granted');
+	is(value(q{SELECT count(*) FROM pg_init_privs WHERE initprivs::text LIKE '%pusher%'}, $_),
+		'0', 'pg_dump writes it');
+	value(q{REVOKE EXECUTE ON FUNCTION queue_push FROM pusher;
+		GRANT EXECUTE ON FUNCTION queue_push, queue_drop TO queue_consumer}, $_);
+	$updated{queue_proxy} = $_;
+}
+
+# --- The catalogs ---
+
+value('ALTER EXTENSION queue UPDATE; ALTER EXTENSION queue_pgmq UPDATE', 'plain');
+foreach my $extension (sort keys %updated)
+{
+	my $new = "new_$extension";
+	my $database = $updated{$extension};
+	my %in;
+
+	value("CREATE DATABASE $new");
+	value("CREATE EXTENSION $extension CASCADE", $new);
+	foreach ($new, $database)
+	{
+		$in{$_} = { map { $_ => 1 } split /\n/, catalog_of($node, $_, $extension) };
+	}
+	cmp_ok(scalar keys %{ $in{$new} }, '>', 100, "$extension: the catalog");
+	is(join("\n", map { substr $_, 0, 200 } grep { !$in{$new}{$_} } sort keys %{ $in{$database} }),
+		'', "$extension: nothing is left of version 1.2");
+	is(join("\n", map { substr $_, 0, 200 } grep { !$in{$database}{$_} } sort keys %{ $in{$new} }),
+		'', "$extension: the update makes all that CREATE EXTENSION makes");
+}
+
+my $log = substr(slurp_file($node->logfile), $logged);
+my %errors;
+$errors{$1}++ while $log =~ /\b((?:WARNING|FATAL|PANIC|TRAP):? [^\n]*)/g;
+is(join("\n", sort keys %errors), '', 'no warning in the log');
 $node->stop;
 done_testing();

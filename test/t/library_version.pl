@@ -55,7 +55,7 @@ my %library = ($old => slurp_file("$pkglibdir/queue.so"));
 
 	$header =~ s/"\Q$old\E"/"$new"/ or die;
 	write_header($copy, 'util/version.h', $header);
-	$relations =~ s/(RelationGetNumberOfAttributes\(rel\) != natts_before)\)/$1 &&
+	$relations =~ s/(RelationGetNumberOfAttributes\(rel\) != natts)\)/$1 &&
 		(natts != Natts_root_job || RelationGetNumberOfAttributes(rel) != natts + 1))/
 	  or die;
 	write_file("$copy/src/catalog/relations.c", $relations);

@@ -77,7 +77,8 @@ my ($sql, $commands) = map { s/^ +```text\n| +```$//gr =~ s/^   //gmr }
 # The update script
 my ($version) = slurp_file("$top/queue.control") =~ /^default_version = '(.*)'/m;
 my ($before) = map { /queue--(.*?)--/ } glob "$top/src/sql/queue--*--$version.sql";
-if (slurp_file("$top/src/sql/SHA256SUMS") =~ /--\Q$version\E\.sql$/m)
+if (-e "$top/src/sql/SHA256SUMS"
+	&& slurp_file("$top/src/sql/SHA256SUMS") =~ /--\Q$version\E\.sql$/m)
 {
 	note 'no version is being developed';
 	done_testing();
@@ -97,7 +98,8 @@ $pg_config = "$install/bin/pg_config";
 
 my $name = 'queue_is_paused';
 my $api = "$copy/src/api/queue_api.c";
-my $script = "$copy/src/sql/queue--$before--$version.sql";
+my $script = "$copy/src/sql/queue--$version.sql";
+my $update = "$copy/src/sql/queue--$before--$version.sql";
 
 write_file(
 	$api,
@@ -121,7 +123,10 @@ sql_queue_is_paused(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(queue.paused);
 }
 });
-write_file($script, slurp_file($script) . "\n" . $sql =~ s/\bNAME\b|(?<=sql_)NAME/$name/gr);
+$sql =~ s/\bNAME\b|(?<=sql_)NAME/$name/g;
+write_file($update, slurp_file($update) . "\n$sql");
+$sql =~ s/^REVOKE .*//ms;
+write_file($script, slurp_file($script) =~ s/^--\n-- Pushing\n/$sql\n$&/mr);
 build($copy);
 
 sub install
@@ -232,6 +237,7 @@ $node->stop;
 
 foreach my $dir ('src/sql', 'src/proxy', 'src/pgmq')
 {
+	next unless -e "$top/$dir/SHA256SUMS";
 	foreach (split /\n/, slurp_file("$top/$dir/SHA256SUMS"))
 	{
 		my ($sum, $file) = split;
