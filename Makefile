@@ -11,6 +11,7 @@ sources = $(patsubst $(srcdir)/%,%,$(wildcard $(addprefix $(srcdir)/,$(1))))
 
 DATA = $(call sources,src/sql/queue--*.sql src/proxy/queue_proxy--*.sql \
 	src/pgmq/queue_pgmq--*.sql)
+DATA_built = queue_proxy--1.2--2.0.sql
 SCRIPTS = $(call sources,src/bin/*)
 OBJS = $(patsubst %.c,%.o,$(call sources,src/*.c src/*/*.c))
 
@@ -41,6 +42,11 @@ override with_llvm = no
 PG_CONFIG ?= pg_config
 PGXS := $(shell $(PG_CONFIG) --pgxs)
 include $(PGXS)
+
+# The script of queue_proxy replaces what an earlier version has made, too.
+queue_proxy--1.2--2.0.sql: src/proxy/queue_proxy--2.0.sql
+	sed -e '1s/--/--1.2--/' -e 's/CREATE EXTENSION queue_proxy"/ALTER EXTENSION queue_proxy UPDATE"/' \
+		$< >$@
 
 # PGXS removes no script that has a path.
 uninstall: uninstall-scripts

@@ -7,8 +7,13 @@
 SELECT queue_data.library_version('2.0');
 
 --
--- Locks: all tables first, as in the update to 1.2, so that no session gets a
--- deadlock; if that takes half a second, the update fails.
+-- Locks
+--
+-- A session that has written to one of the tables may be about to write to another one,
+-- which would be a deadlock with a script that has locked that and waits for the first.
+-- So all are locked before anything else is done, and if that takes half a second, the
+-- update fails: sessions look for deadlocks when they have waited for a second
+-- (deadlock_timeout).
 --
 DO $$
 DECLARE

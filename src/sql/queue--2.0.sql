@@ -83,8 +83,6 @@ SELECT queue_data.library_version('2.0');
 CREATE SEQUENCE queue_data.queue_id AS integer;
 COMMENT ON SEQUENCE queue_data.queue_id IS 'numbers of queues';
 
--- A row of a dump of version 1.1, which has no secret, gets a new one where it is
--- restored.
 CREATE TABLE queue_data.queue (
     id          integer NOT NULL DEFAULT pg_catalog.nextval('queue_data.queue_id')
         CONSTRAINT queue_id CHECK (id OPERATOR(pg_catalog.>) 0),

@@ -13,8 +13,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 our @EXPORT = qw($tree $sharedir $pkglibdir copy_installation copy_source
-  source_before build installed_files built_files install_files write_file write_header catalog_of
-  commented_anew);
+  source_before build installed_files built_files install_files write_file write_header catalog_of);
 
 our ($tree, $sharedir, $pkglibdir);
 
@@ -226,39 +225,6 @@ CROSS JOIN LATERAL aclexplode(acl) AS a
 UNION ALL
 SELECT 'config ' || c.oid::regclass || ' ' || c.condition FROM pg_extension AS e CROSS JOIN unnest(extconfig, extcondition) AS c (oid, condition) WHERE extname = '} . $extension . q{'
 ORDER BY 1});
-}
-
-# A script of queue_proxy of version 1.2 with what the update to 2.0 changes: comments,
-# functions with further arguments, and new ones.  That is what generate makes of the
-# functions of 2.0.
-sub commented_anew
-{
-	my ($script) = @_;
-	my $dir = dirname(__FILE__) . '/../../src/proxy';
-	my $result = slurp_file("$dir/$script");
-	my $update = slurp_file("$dir/queue_proxy--1.2--2.0.sql");
-
-	foreach my $name ($update =~ /^CREATE FUNCTION \@extschema\@\.(\w+)\(/gm)
-	{
-		my $create = qr/CREATE [A-Z ]*(?:FUNCTION|PROCEDURE) /;
-		my $function = qr/^$create(?:queue_proxy|\@extschema\@)\.$name\(.*?^COMMENT [^\n]*\n'.*?';\n/ms;
-
-		$update =~ s/($function)// or die $name;
-		my $new = $1;
-		$new =~ s/^CREATE FUNCTION/CREATE OR REPLACE FUNCTION/gm
-		  if $result =~ /^CREATE OR REPLACE FUNCTION/m;
-		next if $result =~ s/$function/$new/;
-
-		# They are in the order of their names.
-		my ($next) = grep { $_ gt $name } $result =~ /^$create\@extschema\@\.(\w+)\(/gm;
-		$result =~ s/^(?=$create(?:queue_proxy|\@extschema\@)\.$next\()/$new\n/m
-		  or die $name;
-	}
-	my %new = $update =~
-	  /^(COMMENT ON FUNCTION [^\n]* IS\n)('.*?';\n)/gms;
-
-	$result =~ s/^\Q$_\E'.*?';\n/$_$new{$_}/ms or die $_ foreach keys %new;
-	return $result;
 }
 
 1;

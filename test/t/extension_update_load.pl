@@ -12,8 +12,6 @@
 #
 # Needs version 1.2, which is built here, from the history of the repository.
 #
-# One mode: the library is preloaded.
-#
 # test/check -a runs it.
 
 use strict;

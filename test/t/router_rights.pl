@@ -1,7 +1,7 @@
 # No role that can use a router chooses as whom, or where, a call runs: not by user
 # mappings, foreign servers, functions, settings or objects of its own.  Servers let
 # the router in by its certificate, or by passwords: as application roles only, and
-# for nobody else.  An update from 1.1 ends with the catalog of a new installation.
+# for nobody else.
 
 use strict;
 use warnings;
@@ -219,80 +219,6 @@ is(runs_as(undef, role => 'app'), '42501', 'the server must be a superuser\'s');
 as_superuser("REVOKE USAGE ON FOREIGN DATA WRAPPER plproxy FROM eve CASCADE;
 	SELECT queue_proxy.set_servers(ARRAY[$connections])");
 is(runs_as(), 'eve', 'set_servers() puts its own in its place');
-
-# --- An update, and a dump, of 1.1 ---
-
-# What the extension consists of, in one column
-my $catalog = q{SELECT pg_describe_object(classid, objid, objsubid) || ': ' || coalesce(
-		(SELECT concat_ws('|', p.prosrc, p.prokind, p.provolatile, p.proparallel, p.proisstrict,
-				p.prosecdef, p.procost, p.prorows, p.proconfig::text, p.proowner::regrole,
-				pg_get_function_arguments(p.oid), pg_get_function_result(p.oid),
-				(SELECT lanname FROM pg_language AS l WHERE l.oid = p.prolang), (SELECT array_agg(a::text ORDER BY a::text) FROM unnest(p.proacl) AS a))
-			FROM pg_proc AS p WHERE p.oid = objid AND classid = 'pg_proc'::regclass),
-		(SELECT concat_ws('|', n.nspowner::regrole,
-				(SELECT array_agg(a::text ORDER BY a::text) FROM unnest(n.nspacl) AS a))
-			FROM pg_namespace AS n WHERE n.oid = objid AND classid = 'pg_namespace'::regclass), '')
-		|| ' # ' || coalesce(obj_description(objid, classid::regclass::name), '')
-		|| ' # ' || coalesce((SELECT array_agg(a::text ORDER BY a::text)::text
-			FROM pg_init_privs AS i CROSS JOIN unnest(i.initprivs) AS a
-			WHERE i.objoid = d.objid AND i.classoid = d.classid), '')
-	FROM pg_depend AS d JOIN pg_extension AS e ON e.oid = refobjid
-	WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e' AND extname = 'queue_proxy'
-	ORDER BY 1};
-
-# A router of 1.1 with mappings of all kinds
-$one->safe_psql('postgres', "CREATE DATABASE router11");
-$one->safe_psql('router11', qq{CREATE EXTENSION queue_proxy VERSION '1.1' CASCADE;
-	SELECT queue_proxy.set_servers(ARRAY[$connections]);
-	GRANT USAGE ON FOREIGN SERVER queue TO keeper WITH GRANT OPTION;
-	GRANT USAGE ON FOREIGN SERVER queue TO PUBLIC;
-	ALTER SERVER queue OPTIONS (ADD connection_lifetime '600');
-	SET ROLE keeper; GRANT USAGE ON FOREIGN SERVER queue TO app});
-is(routed($mapping, role => 'eve', database => 'router11'), '', '1.1: a role makes a user mapping');
-is(runs_as(undef, database => 'router11'), $superuser, '1.1: and is a superuser');
-my $dump = PostgreSQL::Test::Utils::tempdir() . '/dump';
-$one->command_ok([ 'pg_dump', '-Fc', '-f', $dump, '-d', $one->connstr('router11') ], 'a dump of 1.1');
-
-$one->safe_psql('router11', 'GRANT EXECUTE ON FUNCTION queue_push TO keeper;
-	REVOKE EXECUTE ON FUNCTION queue_push, queue_drop FROM queue_consumer');
-
-# A session that is connected to the second server as a superuser
-my $session = $one->background_psql('router11');
-my ($before, $after) = splice @names, 0, 2;
-$session->query_safe("SET ROLE eve; SELECT queue_create('$before')");
-my (undef, undef, $warnings) = $one->psql('router11', 'ALTER EXTENSION queue_proxy UPDATE');
-like($warnings, qr/WARNING:  the user mapping of eve for foreign server "queue" is dropped/,
-	'the update names the user mapping');
-is(() = $warnings =~ /WARNING: /g, 1, 'and not that without options');
-$session->query_safe("SELECT queue_create('$after')");
-$session->quit;
-is( $two->safe_psql('postgres', "SELECT string_agg(owner::text, ' ' ORDER BY name = '$after')
-		FROM queue_data.queue WHERE name IN ('$before', '$after')"),
-	"$superuser eve", 'a session that was connected is itself from then on');
-is(runs_as(undef, database => 'router11'), 'eve', 'as is a new one');
-is(state_of(routed($mapping, role => 'eve', database => 'router11')), '42501',
-	'no role can make a user mapping');
-is( $one->safe_psql('router11', q{SELECT proacl::text LIKE '%keeper=X/%'
-		FROM pg_proc WHERE oid = 'queue_push'::regproc;
-		SELECT bool_or(has_function_privilege('queue_consumer', oid, 'EXECUTE'))
-		FROM pg_proc WHERE oid IN ('queue_push'::regproc, 'queue_drop'::regproc);
-		REVOKE EXECUTE ON FUNCTION queue_push FROM keeper;
-		GRANT EXECUTE ON FUNCTION queue_push, queue_drop TO queue_consumer}),
-	"t\nf", 'functions keep their privileges, and what was revoked');
-is( $one->safe_psql('router11', q{SELECT count(*) FROM pg_user_mappings;
-		SELECT grantee::regrole FROM pg_foreign_server, aclexplode(srvacl)}),
-	"0\n$superuser", 'none is left, nor a privilege');
-is($one->safe_psql('router11', "SELECT * FROM plproxy.get_cluster_config('')"),
-	'connection_lifetime|600', 'an option is kept');
-is( $one->safe_psql('router11', $catalog), as_superuser($catalog),
-	'an updated extension has the catalog of a new one');
-
-$one->safe_psql('postgres', 'CREATE DATABASE restored');
-$one->command_ok([ 'pg_restore', '-d', $one->connstr('restored'), $dump ], 'the dump is restored');
-is( $one->safe_psql('restored', q{SELECT extversion FROM pg_extension WHERE extname = 'queue_proxy';
-		SELECT count(*) FROM pg_user_mappings WHERE usename = 'eve'}),
-	"2.0\n1", 'into 1.2, with its user mapping');
-is(runs_as(undef, database => 'restored'), 'eve', 'which has no effect');
 
 # --- When the servers change ---
 

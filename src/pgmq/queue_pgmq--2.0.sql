@@ -1,4 +1,4 @@
-/* src/pgmq/queue_pgmq--1.2.sql */
+/* src/pgmq/queue_pgmq--2.0.sql */
 
 --
 -- The schema of pgmq 1.13 on queues of the extension queue
@@ -21,8 +21,9 @@ SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
 
 DO $$
 BEGIN
-    IF pg_catalog.to_regclass('queue_data.topic') IS NULL THEN
-        RAISE EXCEPTION 'the extension "queue" must be of version 1.2 or later'
+    IF EXISTS (SELECT FROM pg_catalog.pg_extension
+               WHERE extname = 'queue' AND extversion ~ '^1[.]') THEN
+        RAISE EXCEPTION 'the extension "queue" must be of version 2.0 or later'
             USING ERRCODE = 'object_not_in_prerequisite_state',
                   HINT = 'ALTER EXTENSION queue UPDATE first.';
     END IF;
@@ -103,6 +104,11 @@ AS 'MODULE_PATHNAME', 'sql_visibility_msg_id' LANGUAGE C STABLE;
 CREATE FUNCTION pgmq._notifies(queue_name text)
 RETURNS boolean
 AS 'MODULE_PATHNAME', 'sql_visibility_notifies' LANGUAGE C STABLE;
+
+-- Lock a group to the end of the transaction; false: another one has locked it.
+CREATE FUNCTION pgmq._try_group(queue_name text, grp text)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'sql_visibility_try_group' LANGUAGE C;
 
 CREATE FUNCTION pgmq._new_base(queue_name text)
 RETURNS bigint
@@ -267,55 +273,85 @@ RETURN GREATEST(0, ceil(EXTRACT(epoch FROM until - clock_timestamp())))::integer
 -- Queues
 --
 
+-- The name of a view, or NULL: the server would cut a longer one, to that of
+-- another queue perhaps.
+CREATE FUNCTION pgmq._view(prefix text, queue_name text)
+RETURNS text LANGUAGE sql STABLE
+RETURN CASE WHEN octet_length(prefix || lower(queue_name)) < 64
+            THEN format('pgmq.%I', prefix || lower(queue_name)) END;
+
 -- Views belong to the role that has created the extension, so that no other
 -- role needs CREATE on the schema; what they show is read as the role that
--- queries them.
+-- queries them.  A role with DELETE or with UPDATE of all columns may LOCK a table
+-- or view in any mode, and so stop all others.  So roles read the views, and change
+-- their column vt; the functions delete.
 CREATE FUNCTION pgmq._create_views(queue_name text)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     q text := pgmq._name(queue_name);
-    queue_view text := format('pgmq.%I', 'q_' || lower(queue_name));
-    archive_view text := format('pgmq.%I', 'a_' || lower(queue_name));
+    queue_view text := pgmq._view('q_', queue_name);
+    archive_view text := pgmq._view('a_', queue_name);
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended('pgmq ' || q, 0));
-    IF NOT pgmq._is_queue(q) OR to_regclass(queue_view) IS NOT NULL THEN
+    IF queue_view IS NULL OR NOT pgmq._is_queue(q) THEN
         RETURN;
     END IF;
-    EXECUTE format($view$
-        CREATE VIEW %s WITH (security_invoker) AS
-        SELECT msg_id, read_ct, enqueued_at, last_read_at, vt, message, headers
-        FROM pgmq._messages(%L)$view$, queue_view, q);
-    EXECUTE format($view$
-        CREATE VIEW %s WITH (security_invoker) AS
-        SELECT msg_id, read_ct, enqueued_at, last_read_at, archived_at, vt,
-               message, headers
-        FROM pgmq._archived(%L)$view$, archive_view, q);
-    EXECUTE format($view$
-        CREATE TRIGGER write INSTEAD OF UPDATE OR DELETE ON %s
-        FOR EACH ROW EXECUTE FUNCTION pgmq._write_view(%L)$view$,
-        queue_view, q);
-    EXECUTE format('GRANT SELECT, UPDATE, DELETE ON %s TO queue_consumer, queue_admin',
-        queue_view);
-    EXECUTE format('GRANT SELECT ON %s TO queue_consumer, queue_admin',
-        archive_view);
+
+    -- One that exists stays to the end of this transaction.  One that another
+    -- transaction drops or creates meanwhile is waited for: that is for a queue
+    -- of the same name in another project.
+    BEGIN
+        EXECUTE format('LOCK TABLE %s IN ACCESS SHARE MODE', queue_view);
+        RETURN;
+    EXCEPTION WHEN undefined_table THEN
+        NULL;
+    END;
+    BEGIN
+        EXECUTE format($view$
+            CREATE VIEW %s WITH (security_invoker) AS
+            SELECT msg_id, read_ct, enqueued_at, last_read_at, vt, message, headers
+            FROM pgmq._messages(%L)$view$, queue_view, q);
+        EXECUTE format($view$
+            CREATE VIEW %s WITH (security_invoker) AS
+            SELECT msg_id, read_ct, enqueued_at, last_read_at, archived_at, vt,
+                   message, headers
+            FROM pgmq._archived(%L)$view$, archive_view, q);
+        EXECUTE format($view$
+            CREATE TRIGGER write INSTEAD OF UPDATE OR DELETE ON %s
+            FOR EACH ROW EXECUTE FUNCTION pgmq._write_view(%L)$view$,
+            queue_view, q);
+        EXECUTE format('GRANT SELECT, UPDATE (vt) ON %s TO queue_consumer, queue_admin',
+            queue_view);
+        EXECUTE format('GRANT SELECT ON %s TO queue_consumer, queue_admin',
+            archive_view);
+    EXCEPTION WHEN duplicate_table OR unique_violation THEN
+        NULL;
+    END;
 END
 $$;
 
--- The views of a name are those of all projects that have such a queue.
+-- The views of a name are those of all projects that have such a queue.  They are
+-- dropped if that is possible at once: if another session has locked one, or has
+-- made a view on it, it stays, and shows the next queue of that name.
 CREATE FUNCTION pgmq._drop_views(queue_name text)
 RETURNS void LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '10ms'
 AS $$
 DECLARE
     q text := pgmq._name(queue_name);
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended('pgmq ' || q, 0));
-    IF NOT EXISTS (SELECT FROM queue_data.queue WHERE name = q) THEN
-        EXECUTE format('DROP VIEW IF EXISTS pgmq.%I, pgmq.%I',
-            'q_' || lower(queue_name), 'a_' || lower(queue_name));
+    DELETE FROM pgmq.notify_throttle AS n
+    WHERE n.queue = q AND NOT EXISTS (
+        SELECT FROM queue_data.queue AS o
+        WHERE o.name = q AND o.project = n.project);
+    IF pgmq._view('q_', queue_name) IS NOT NULL
+        AND NOT EXISTS (SELECT FROM queue_data.queue AS o WHERE o.name = q) THEN
+        EXECUTE format('DROP VIEW IF EXISTS %s, %s',
+            pgmq._view('q_', queue_name), pgmq._view('a_', queue_name));
     END IF;
+EXCEPTION WHEN lock_not_available OR dependent_objects_still_exist THEN
+    NULL;
 END
 $$;
 
@@ -339,7 +375,7 @@ BEGIN
         new := jsonb_build_object(
             '_default_message_ttl',
             EXTRACT(epoch FROM current_setting('queue.max_message_ttl')::interval)::integer,
-            '_keep_finished', 31536000,
+            '_keep_finished', 2592000,
             '_keep_body', true,
             'queue_name', queue_name);
         PERFORM pgmq._queue_update(q, new || COALESCE(old, '{}')
@@ -426,6 +462,7 @@ RETURN NULL;
 COMMENT ON FUNCTION pgmq.create_fifo_indexes_all() IS
 'without effect: grouped reads need no index. Source: pgmq';
 
+-- _drop_views removes what the queue had of notify_throttle.
 CREATE FUNCTION pgmq.drop_queue(queue_name text)
 RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
@@ -433,8 +470,6 @@ DECLARE
     q text := pgmq._name(queue_name);
 BEGIN
     PERFORM pgmq.format_table_name(queue_name, 'q');
-    DELETE FROM pgmq.notify_throttle AS n
-    WHERE n.queue = q AND n.project = pgmq._project();
     IF NOT pgmq._is_queue(q) OR NOT pgmq._queue_drop(q) THEN
         RAISE NOTICE 'pgmq queue `%` does not exist', queue_name;
         RETURN false;
@@ -511,14 +546,14 @@ COMMENT ON FUNCTION pgmq.list_queues() IS
 'the queues of the project that pgmq.create has made. Source: pgmq';
 
 --
--- Notifications
+-- Notifications: a row whose interval is NULL stands for none
 --
 
 CREATE UNLOGGED TABLE pgmq.notify_throttle (
     queue text COLLATE "C",
     project text COLLATE "C",
     operation text,
-    throttle_interval_ms integer NOT NULL
+    throttle_interval_ms integer
         CONSTRAINT throttle_is_not_negative CHECK (throttle_interval_ms >= 0),
     last_notified_at timestamptz NOT NULL DEFAULT to_timestamp(0),
     PRIMARY KEY (queue, project, operation)
@@ -536,17 +571,22 @@ CREATE POLICY notify ON pgmq.notify_throttle FOR ALL
     WITH CHECK (project = pgmq._project());
 CREATE POLICY add ON pgmq.notify_throttle AS RESTRICTIVE FOR INSERT
     WITH CHECK (pgmq._may(queue, 'admin'));
-CREATE POLICY remove ON pgmq.notify_throttle AS RESTRICTIVE FOR DELETE
-    USING (pgmq._may(queue, 'admin'));
-GRANT SELECT, INSERT, DELETE, UPDATE (last_notified_at) ON pgmq.notify_throttle
-    TO queue_producer, queue_consumer, queue_admin;
+GRANT SELECT, INSERT, UPDATE (throttle_interval_ms, last_notified_at)
+    ON pgmq.notify_throttle TO queue_producer, queue_consumer, queue_admin;
 
--- Whatever a role writes, it is now.
+-- Whatever a role writes, it is now; and an admin alone changes the interval.
 CREATE FUNCTION pgmq._notified_now()
 RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    NEW.last_notified_at := clock_timestamp();
+    IF NEW.throttle_interval_ms IS DISTINCT FROM OLD.throttle_interval_ms THEN
+        IF NOT pgmq._may(OLD.queue, 'admin') THEN
+            RETURN NULL;
+        END IF;
+        NEW.last_notified_at := to_timestamp(0);
+    ELSE
+        NEW.last_notified_at := clock_timestamp();
+    END IF;
     RETURN NEW;
 END
 $$;
@@ -590,6 +630,7 @@ CREATE FUNCTION pgmq._enable_notify(
     operation text, queue_name text, throttle_interval_ms integer)
 RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
+#variable_conflict use_column
 DECLARE
     q text := pgmq._existing(queue_name);
 BEGIN
@@ -603,20 +644,24 @@ BEGIN
     END IF;
     PERFORM pgmq._disable_notify(operation, queue_name);
     PERFORM pgmq._queue_update(q, '{"_pgmq_notify": true}');
-    INSERT INTO pgmq.notify_throttle (queue, project, operation, throttle_interval_ms)
-    VALUES (q, pgmq._project(), operation, throttle_interval_ms);
+    INSERT INTO pgmq.notify_throttle AS n (queue, project, operation, throttle_interval_ms)
+    VALUES (q, pgmq._project(), _enable_notify.operation, _enable_notify.throttle_interval_ms)
+    ON CONFLICT (queue, project, operation)
+    DO UPDATE SET throttle_interval_ms = EXCLUDED.throttle_interval_ms;
 END
 $$;
 
--- Returns whether there was something to remove.
+-- Returns whether there was something to disable.
 CREATE FUNCTION pgmq._disable_notify(operation text, queue_name text)
 RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    DELETE FROM pgmq.notify_throttle AS n
+    UPDATE pgmq.notify_throttle AS n
+    SET throttle_interval_ms = NULL
     WHERE n.queue = pgmq._name(queue_name)
         AND n.project = pgmq._project()
-        AND n.operation = _disable_notify.operation;
+        AND n.operation = _disable_notify.operation
+        AND n.throttle_interval_ms IS NOT NULL;
     RETURN FOUND;
 END
 $$;
@@ -632,7 +677,8 @@ BEGIN
         SELECT FROM pgmq.notify_throttle AS n
         WHERE n.queue = q
             AND n.project = pgmq._project()
-            AND n.operation = _update_notify.operation) THEN
+            AND n.operation = _update_notify.operation
+            AND n.throttle_interval_ms IS NOT NULL) THEN
         RAISE EXCEPTION 'Queue "%" does not have notify_% enabled. Enable it first using pgmq.enable_notify_%()',
             queue_name, lower(operation), lower(operation)
             USING ERRCODE = 'object_not_in_prerequisite_state';
@@ -651,6 +697,7 @@ BEGIN ATOMIC
     JOIN pgmq.notify_throttle AS n ON n.queue = q.q
         AND n.project = pgmq._project()
     WHERE n.operation = _list_notify.operation
+        AND n.throttle_interval_ms IS NOT NULL
     ORDER BY q.queue_name;
 END;
 
@@ -1107,7 +1154,6 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     q text := pgmq._name(queue_name);
-    here text := pgmq._project() || '/' || q || '/';
     groups text[];
     taken pgmq.message_record[] := '{}';
     places bigint[] := '{}';
@@ -1115,9 +1161,10 @@ DECLARE
 BEGIN
     groups := ARRAY(
         SELECT c.grp
-        FROM (SELECT DISTINCT c.grp
-              FROM pgmq._candidates(how, q, qty, NULL) AS c) AS c
-        WHERE pg_try_advisory_xact_lock(hashtextextended(here || c.grp, 1)));
+        FROM (SELECT c.grp
+              FROM pgmq._candidates(how, q, qty, NULL) AS c
+              GROUP BY c.grp ORDER BY min(c.place) LIMIT 500) AS c
+        WHERE pgmq._try_group(q, c.grp));
     FOR g IN
         SELECT array_agg(c.msg_id ORDER BY c.place) AS ids,
                array_agg(c.place ORDER BY c.place) AS places
@@ -1854,5 +1901,5 @@ GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA pgmq
     TO queue_producer, queue_consumer, queue_admin;
 GRANT SELECT ON pgmq.meta
     TO queue_producer, queue_consumer, queue_admin;
-GRANT SELECT, DELETE ON pgmq.topic_bindings
+GRANT SELECT ON pgmq.topic_bindings
     TO queue_producer, queue_consumer, queue_admin;
