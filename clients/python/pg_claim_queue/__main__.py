@@ -24,9 +24,11 @@ def load(name: str) -> Queue:
 
 def main(argv: list[str] | None = None) -> None:
     argv = list(sys.argv[1:] if argv is None else argv)
-    if argv and not argv[0].startswith("-") and argv[0] not in ("work", "status", "redrive"):
+    if argv and argv[0] not in ("work", "status", "redrive", "-h", "--help"):
         argv.insert(0, "work")
-    parser = argparse.ArgumentParser(prog="python -m pg_claim_queue")
+    parser = argparse.ArgumentParser(
+        prog="python -m pg_claim_queue",
+        description="For status and redrive, PGHOST, PGDATABASE and so on name the database.")
     commands = parser.add_subparsers(dest="command", required=True)
     work = commands.add_parser("work", help="run the jobs of an application's Queue")
     work.add_argument("app", help="module:variable, such as app:queue")
@@ -34,13 +36,9 @@ def main(argv: list[str] | None = None) -> None:
     work.add_argument("--pool", type=int, default=10, help="connections for the work (10)")
     work.add_argument("--stop-timeout", type=float, default=30,
                       help="seconds that jobs have to end in (30)")
-    status = commands.add_parser("status", help="what is in the queues")
+    commands.add_parser("status", help="what is in the queues")
     redrive = commands.add_parser("redrive", help="move dead letters back")
     redrive.add_argument("queue", help="such as mail.dead")
-    redrive.add_argument("--target", help="to this queue")
-    redrive.add_argument("--limit", type=int)
-    for command in status, redrive:
-        command.add_argument("--dsn", default="", help="else PGHOST, PGDATABASE and so on")
     args = parser.parse_args(argv)
 
     if args.command == "work":
@@ -49,9 +47,9 @@ def main(argv: list[str] | None = None) -> None:
         load(args.app).run(args.queues.split(",") if args.queues else None,
                            pool=args.pool, stop_timeout=args.stop_timeout)
         return
-    queue = Queue(args.dsn)
+    queue = Queue()
     if args.command == "redrive":
-        print(queue.redrive(args.queue, args.target, args.limit))
+        print(queue.redrive(args.queue))
     else:
         head = ("free", "claimed", "delayed", "dead", "oldest s")
         print(f"{'queue':32}", *(f"{name:>9}" for name in head))

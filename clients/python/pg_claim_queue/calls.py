@@ -6,7 +6,7 @@ other types is chosen.  JSON goes both ways as text: the driver of tx may be ano
 """
 from __future__ import annotations
 
-import dataclasses
+import asyncio
 import functools
 import json
 import math
@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
-from .job import current_job
+from .job import current_job, dumps
+from .pool import Connections, Loop, done, run_now
 
 T = TypeVar("T")
 P = ParamSpec("P")
+C = TypeVar("C", bound=Connections)
 Rows = list[tuple[Any, ...]]
 Headers = Mapping[str, Any]
 
@@ -38,45 +40,30 @@ class Call(Generic[T]):
     tx: Any = None
 
 
-class Calls:
-    """What can run a Call."""
-
-    def run_call(self, call: Call[T]) -> T:
-        raise NotImplementedError
-
-    async def arun_call(self, call: Call[T]) -> T:
-        raise NotImplementedError
-
-
-C = TypeVar("C", bound=Calls)
+async def execute(connections: Connections, call: Call[T], loop: Loop) -> T:
+    conn = await connections.take(loop) if call.tx is None else call.tx
+    try:
+        cursor = conn.cursor()
+        await done(cursor.execute(call.sql, call.args))
+        return call.read(list(await done(cursor.fetchall())))
+    finally:
+        if call.tx is None:
+            connections.keep(loop, conn)
 
 
-def called(make: Callable[Concatenate[C, P], Call[T]]) -> Callable[Concatenate[C, P], T]:
+def both(make: Callable[Concatenate[C, P], Call[T]]
+         ) -> tuple[Callable[Concatenate[C, P], T],
+                    Callable[Concatenate[C, P], Coroutine[Any, Any, T]]]:
+    """The method that runs what make returns, and the one that is awaited."""
     @functools.wraps(make)
     def method(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self.run_call(make(self, *args, **kwargs))
-    return method
+        return run_now(execute(self, make(self, *args, **kwargs), None))
 
-
-def awaited(make: Callable[Concatenate[C, P], Call[T]]
-            ) -> Callable[Concatenate[C, P], Coroutine[Any, Any, T]]:
     @functools.wraps(make)
-    async def method(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await self.arun_call(make(self, *args, **kwargs))
-    return method
-
-
-def dumps(value: Any) -> str:
-    """JSON; dataclasses and models of pydantic are objects."""
-    return json.dumps(value, allow_nan=False, default=as_json)
-
-
-def as_json(value: Any) -> Any:
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    raise TypeError(f"{type(value).__name__} is not JSON serializable")
+    async def amethod(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await execute(self, make(self, *args, **kwargs),
+                             asyncio.get_running_loop())
+    return method, amethod
 
 
 def loads(text: str | None) -> Any:
@@ -88,7 +75,7 @@ def seconds(value: float | None) -> int | None:
     return None if value is None else math.ceil(value)
 
 
-@dataclass(slots=True)
+@dataclass
 class Message:
     """One of push_many()."""
 
@@ -108,15 +95,11 @@ class Message:
     headers: Headers | None = None
 
     def fields(self, traceparent: str | None) -> dict[str, Any]:
-        """Those of queue_post(); what is as by default is left out."""
-        values: dict[str, Any] = {"queue": self.queue, "body": self.body}
+        """Those of queue_post()."""
+        values = dict(vars(self))
         for name in ("ttl", "delay", "dedup_for"):
-            values[name] = seconds(getattr(self, name))
-        for name in ("group_key", "dedup_key", "dedup", "batch", "after", "headers"):
-            values[name] = getattr(self, name)
+            values[name] = seconds(values[name])
         values["at"] = self.at and self.at.astimezone().isoformat()
-        values["priority"] = self.priority or None
-        values["after_success"] = self.after_success or None
         if traceparent and "traceparent" not in (self.headers or {}):
             values["headers"] = {**(self.headers or {}), "traceparent": traceparent}
         return {name: value for name, value in values.items()
@@ -179,18 +162,12 @@ def first(rows: Rows) -> Any:
     return rows[0][0]
 
 
-PUSH_CASTS = {"ttl": "int", "delay": "int", "at": "timestamptz", "priority": "int",
-              "group_key": "text", "dedup_key": "text", "dedup": "text",
-              "dedup_for": "int", "batch": "bigint", "after": "bigint",
-              "after_success": "boolean", "headers": "jsonb"}
-
-
 def traceparent_of_job() -> str | None:
     job = current_job.get()
     return job.traceparent if job else None
 
 
-class Functions(Calls):
+class Functions(Connections):
     """The methods of Queue that work with messages."""
 
     #: What pushes carry in their headers.  Assign a function for a tracer of your own.
@@ -204,17 +181,12 @@ class Functions(Calls):
               after_success: bool = False, headers: Headers | None = None,
               tx: Connection | None = None) -> Call[int | None]:
         """Pushes a message; its id, or None if it was dropped as a duplicate."""
-        fields = Message(queue, body, ttl, delay, at, priority, group_key, dedup_key,
-                         dedup, dedup_for, batch, after, after_success,
-                         headers).fields(self.traceparent())
-        del fields["queue"], fields["body"]
-        if "headers" in fields:
-            fields["headers"] = dumps(fields["headers"])
-        named = "".join(f", {name} => %s::{PUSH_CASTS[name]}" for name in fields)
-        return Call(f"SELECT queue_push(%s::text, %s::jsonb{named})",
-                    [queue, dumps(body), *fields.values()], first, tx)
+        message = Message(queue, body, ttl, delay, at, priority, group_key, dedup_key,
+                          dedup, dedup_for, batch, after, after_success, headers)
+        many = self._push_many([message], tx=tx)
+        return Call(many.sql, many.args, lambda rows: many.read(rows)[0], tx)
 
-    push, apush = called(_push), awaited(_push)
+    push, apush = both(_push)
 
     def _push_many(self, messages: Iterable[Message], *,
                    tx: Connection | None = None) -> Call[list[int | None]]:
@@ -223,7 +195,7 @@ class Functions(Calls):
         return Call("SELECT queue_post(NULL::text, %s::jsonb)",
                     [dumps([message.fields(trace) for message in messages])], first, tx)
 
-    push_many, apush_many = called(_push_many), awaited(_push_many)
+    push_many, apush_many = both(_push_many)
 
     def _create(self, queue: str, metadata: Mapping[str, Any] | None = None, *,
                 tx: Connection | None = None) -> Call[bool]:
@@ -231,7 +203,7 @@ class Functions(Calls):
         return Call("SELECT queue_create(%s::text, %s::jsonb)",
                     [queue, dumps(metadata or {})], first, tx)
 
-    create, acreate = called(_create), awaited(_create)
+    create, acreate = both(_create)
 
     def _cancel(self, queue: str, id: int, reason: str | None = None, *,
                 tx: Connection | None = None) -> Call[str | None]:
@@ -239,7 +211,7 @@ class Functions(Calls):
         return Call("SELECT message_cancel(%s::text, %s::bigint, %s::text)",
                     [queue, id, reason], first, tx)
 
-    cancel, acancel = called(_cancel), awaited(_cancel)
+    cancel, acancel = both(_cancel)
 
     def _outcome(self, queue: str, id: int, timeout: float | None = None
               ) -> Call[Finished | None]:
@@ -252,7 +224,7 @@ class Functions(Calls):
                     [queue, id, None if timeout is None else math.ceil(timeout * 1000)],
                     read)
 
-    outcome, aoutcome = called(_outcome), awaited(_outcome)
+    outcome, aoutcome = both(_outcome)
 
     def _finished(self, queue: str, id: int, *, tx: Connection | None = None
                   ) -> Call[Finished | None]:
@@ -265,10 +237,10 @@ class Functions(Calls):
             return Finished(outcome, loads(result), error, found, attempts, pushed_at,
                             finished_at, loads(body))
         return Call("SELECT outcome, result::text, error, id, attempts, pushed_at,"
-                    " finished_at, body::text FROM queue_finished(%s::text, %s::bigint,"
-                    " 1::int) WHERE id = %s::bigint", [queue, id - 1, id], read, tx)
+                    " finished_at, body::text FROM message_finished(%s::text,"
+                    " %s::bigint)", [queue, id], read, tx)
 
-    finished, afinished = called(_finished), awaited(_finished)
+    finished, afinished = both(_finished)
 
     def _dead_letters(self, queue: str, limit: int = 10, *, tx: Connection | None = None
                       ) -> Call[list[DeadLetter]]:
@@ -278,7 +250,7 @@ class Functions(Calls):
                     [queue, limit], lambda rows: [
                         DeadLetter(row[0], loads(row[1]), *row[2:]) for row in rows], tx)
 
-    dead_letters, adead_letters = called(_dead_letters), awaited(_dead_letters)
+    dead_letters, adead_letters = both(_dead_letters)
 
     def _redrive(self, queue: str, target: str | None = None, limit: int | None = None,
                  *, tx: Connection | None = None) -> Call[int]:
@@ -286,7 +258,7 @@ class Functions(Calls):
         return Call("SELECT queue_redrive(%s::text, %s::text, %s::int)",
                     [queue, target, limit], first, tx)
 
-    redrive, aredrive = called(_redrive), awaited(_redrive)
+    redrive, aredrive = both(_redrive)
 
     def _batch(self, name: str | None = None, *, keep_open: bool = False,
                tx: Connection | None = None) -> Call[int]:
@@ -295,13 +267,13 @@ class Functions(Calls):
         return Call("SELECT batch_create(%s::text, %s::boolean)", [name, keep_open],
                     first, tx)
 
-    batch, abatch = called(_batch), awaited(_batch)
+    batch, abatch = both(_batch)
 
     def _close_batch(self, batch: int, *, tx: Connection | None = None) -> Call[bool]:
         """Lets a batch that is kept open finish."""
         return Call("SELECT batch_close(%s::bigint)", [batch], first, tx)
 
-    close_batch, aclose_batch = called(_close_batch), awaited(_close_batch)
+    close_batch, aclose_batch = both(_close_batch)
 
     def _batch_status(self, batch: int, *, tx: Connection | None = None
                       ) -> Call[BatchStatus]:
@@ -309,7 +281,7 @@ class Functions(Calls):
                     " created_at, closed_at, finished_at FROM batch_status(%s::bigint)",
                     [batch], lambda rows: BatchStatus(*rows[0]), tx)
 
-    batch_status, abatch_status = called(_batch_status), awaited(_batch_status)
+    batch_status, abatch_status = both(_batch_status)
 
     def _status(self, *, tx: Connection | None = None) -> Call[list[Depth]]:
         """What is in the queues that the role may claim from; a few seconds old."""
@@ -317,4 +289,4 @@ class Functions(Calls):
                     " last_error FROM queue_depth(NULL::text) ORDER BY queue", [],
                     lambda rows: [Depth(*row) for row in rows], tx)
 
-    status, astatus = called(_status), awaited(_status)
+    status, astatus = both(_status)

@@ -1,22 +1,28 @@
 """What a job function gets, and what it may raise."""
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import dataclasses
 import json
 import threading
+import time
 import traceback
-from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import datetime
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from psycopg.pq import TransactionStatus
+
+from .pool import done, finish, run_now
 
 if TYPE_CHECKING:
     import psycopg
 
-    from .worker import Run
+    from .worker import Claim, Consumer
 
 T = TypeVar("T")
-MAX_ERROR = 8000        # bytes of an error that the extension keeps
+COMPLETE = "SELECT message_complete(%s::text, %s::bigint, %s::text, %s::jsonb)"
 
 #: The job that runs in this thread or task.
 current_job: ContextVar[Job[Any] | None] = ContextVar("current_job", default=None)
@@ -34,12 +40,8 @@ class Retry(Exception):
         self.delay = delay
 
 
-class Snooze(Exception):
+class Snooze(Retry):
     """Run again after so many seconds.  This is no failure."""
-
-    def __init__(self, delay: float):
-        super().__init__(f"snooze {delay} s")
-        self.delay = delay
 
 
 class JobAborted(Exception):
@@ -66,97 +68,193 @@ class WorkerStopped(JobAborted):
 class Job(Generic[T]):
     """A message that is worked on."""
 
-    __slots__ = ("id", "queue", "claim_id", "_body", "_rest", "_decode", "_run",
-                 "_payload")
-
-    def __init__(self, queue: str, row: tuple[Any, ...],
-                 decode: Callable[[Any], T] | None = None, run: Run | None = None):
-        self.id, self._body, self.claim_id, self._rest = row
-        self.queue = queue
-        self._decode = decode
-        self._run = run
+    def __init__(self, consumer: Consumer, claim: Claim, row: list[Any]):
+        (self.id, self._body, self.claim_id, self.attempt, self.priority, self.group_key,
+         self._created_at, self._headers) = row
+        self.queue = consumer.name
+        self.aborted: JobAborted | None = None      # why the job is to end, if it is
+        # done, committed; failed and then, when it is written, retry or dead; snooze,
+        # canceled, lost, returned
+        self.outcome = ""
+        self.error: BaseException | None = None
+        self.result: str | None = None
+        self.claim = claim
+        self.started = self.ended = 0.0
+        self._consumer = consumer
+        self._payload: Any = None
+        self._task: asyncio.Task[Any] | None = None
+        self._conn: Any = None          # of its transaction
+        self._exit: Any = None          # ends that transaction
+        self._completed = False         # in a transaction of the caller
 
     @property
     def body(self) -> T:
         """The payload.  One that cannot be read fails the job, not the worker."""
-        try:
-            return self._payload        # type: ignore[no-any-return, has-type]
-        except AttributeError:
+        if self._payload is None:
             value = json.loads(self._body)
-            self._payload = self._decode(value) if self._decode else value
-            return self._payload        # type: ignore[no-any-return]
-
-    def _field(self, index: int) -> Any:
-        return json.loads(self._rest)[index]
-
-    @property
-    def attempt(self) -> int:
-        return self._field(0)           # type: ignore[no-any-return]
-
-    @property
-    def priority(self) -> int:
-        return self._field(1)           # type: ignore[no-any-return]
-
-    @property
-    def group_key(self) -> str | None:
-        return self._field(2)           # type: ignore[no-any-return]
+            decode = self._consumer.type.decode
+            self._payload = decode(value) if decode else value
+        return self._payload            # type: ignore[no-any-return]
 
     @property
     def created_at(self) -> datetime:
-        return datetime.fromisoformat(self._field(3))
+        return datetime.fromisoformat(self._created_at)
 
     @property
     def headers(self) -> dict[str, Any]:
-        return json.loads(self._field(4) or "{}")       # type: ignore[no-any-return]
+        return json.loads(self._headers or "{}")        # type: ignore[no-any-return]
 
     @property
     def traceparent(self) -> str | None:
         """OpenTelemetry's, of the headers."""
         return self.headers.get("traceparent")
 
-    @property
-    def aborted(self) -> JobAborted | None:
-        """Why the job is to end, if it is."""
-        return self._run.abort_reason if self._run else None
-
     def check(self) -> None:
         """Raises JobAborted when the job is to end.  Call it in long loops."""
-        if self._run and self._run.abort_reason:
-            raise self._run.abort_reason
+        if self.aborted:
+            raise self.aborted
 
     def progress(self, done: int, total: int | None = None,
                  note: str | None = None) -> None:
         """Tells the hooks how far it is."""
         self.check()
-        if self._run:
-            self._run.consumer.worker.queue.emit(
-                "progress", self, progress={"done": done, "total": total, "note": note})
+        self._consumer.worker.queue.emit(
+            "progress", self, progress={"done": done, "total": total, "note": note})
 
     def tx(self) -> psycopg.Connection[Any]:
         """A connection in a transaction that the job's completion commits with.  It is
         rolled back if the job fails."""
-        self.check()
-        if not self._run:
-            raise RuntimeError("no worker runs this job")
-        return self._run.begin()
+        return run_now(self.atx())      # type: ignore[arg-type]
 
     async def atx(self) -> psycopg.AsyncConnection[Any]:
         """The same for an asynchronous job."""
         self.check()
-        if not self._run:
-            raise RuntimeError("no worker runs this job")
-        return await self._run.abegin()
+        if not self._conn:
+            worker, is_async = self._consumer.worker, self._consumer.type.is_async
+            slots = worker.slots[is_async]
+            if is_async:
+                await slots.acquire()
+            else:
+                while not slots.acquire(timeout=1):
+                    self.check()
+            try:
+                self._conn = await worker.queue.take(self._consumer.loop)
+            except BaseException:
+                slots.release()
+                raise
+            block = self._conn.transaction()
+            self._exit = block.__aexit__ if is_async else block.__exit__
+            await done(block.__aenter__() if is_async else block.__enter__())
+            self.check()
+        return self._conn               # type: ignore[no-any-return]
 
     def complete(self, result: Any = None, *, tx: Any) -> None:
         """Completes the message in the caller's own transaction (of psycopg, Django or
         SQLAlchemy's driver), which the job commits before it returns."""
         self.check()
-        if not self._run:
-            raise RuntimeError("no worker runs this job")
-        self._run.complete_with(tx, result)
+        self.result = None if result is None else dumps(result)
+        tx.cursor().execute(COMPLETE, self.key() + (self.result,))
+        self._completed = True
 
     def __repr__(self) -> str:
         return f"<Job {self.queue} {self.id}, attempt {self.attempt}>"
+
+    # --- For the worker ---
+
+    def key(self) -> tuple[str, int, str]:
+        return (self.queue, self.id, self.claim_id)
+
+    def abort(self, reason: JobAborted) -> None:
+        """Has the job end."""
+        if self.aborted or self.outcome:
+            return
+        self.aborted = reason
+        if self._task:
+            self._consumer.worker.loop.call_soon_threadsafe(self._cancel_task)
+        elif self._conn:
+            # Its statement may take long.  The connection is not used again, so that
+            # a late cancel cannot hit what comes next.
+            threading.Thread(target=self._conn.cancel, daemon=True).start()
+
+    def _cancel_task(self) -> None:
+        if self._task and not self.outcome:     # it does the next job after this one
+            self._task.cancel()
+
+    async def call(self) -> None:
+        """Runs the function, and keeps the outcome."""
+        type, queue = self._consumer.type, self._consumer.worker.queue
+        token = current_job.set(self)
+        try:
+            if queue.hooks:
+                queue.emit("start", self)
+            if type.is_async:
+                self._task = asyncio.current_task()
+            self.check()
+            self.body       # what cannot be read fails before the job begins
+            result = type.function(self)
+            if type.is_async:
+                result = await result
+            if not self._completed:
+                self.result = None if result is None else dumps(result)
+            if self._conn:
+                if not self._completed:
+                    await done(self._conn.execute(COMPLETE, self.key() + (self.result,)))
+                await done(self._exit(None, None, None))
+            self.outcome = "committed" if self._completed or self._conn else "done"
+        except BaseException as error:
+            self.fail(error, self._conn is not None)
+        if self._conn:
+            await self._end()
+        if self.aborted and self._task:
+            self._task.uncancel()
+        current_job.reset(token)
+        self.ended = time.monotonic()
+
+    def fail(self, error: BaseException, in_transaction: bool = True) -> None:
+        """Whatever the job raised is its own failure, SystemExit and an error of its
+        connection too."""
+        lost = end_of_claim(error) if in_transaction else None
+        self.error = error = self.aborted or lost or error
+        self.result = None
+        self.outcome = ("canceled" if isinstance(error, JobCanceled)
+                        else "lost" if isinstance(error, ClaimLost)
+                        else "returned" if isinstance(error, WorkerStopped)
+                        else "snooze" if isinstance(error, Snooze) else "failed")
+
+    async def _end(self) -> None:
+        """Gives the connection back."""
+        worker, conn, self._conn = self._consumer.worker, self._conn, None
+        if conn.pgconn.transaction_status in (TransactionStatus.INTRANS,
+                                              TransactionStatus.INERROR):
+            with contextlib.suppress(Exception):
+                await done(self._exit(JobAborted, JobAborted(), None))
+        if self.aborted:
+            finish(conn)
+        worker.queue.keep(self._consumer.loop, conn)
+        worker.slots[self._consumer.type.is_async].release()
+
+
+def dumps(value: Any) -> str:
+    """JSON; dataclasses and models of pydantic are objects."""
+    return json.dumps(value, allow_nan=False, default=as_json)
+
+
+def as_json(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    raise TypeError(f"{type(value).__name__} is not JSON serializable")
+
+
+def end_of_claim(error: BaseException) -> JobAborted | None:
+    """What an error of the extension says about the claim of a job."""
+    state = getattr(error, "sqlstate", None)
+    if state == "QU004":
+        return JobCanceled("the message was canceled")
+    if state in ("QU001", "QU002"):
+        return ClaimLost("the claim has expired")
+    return None
 
 
 def class_path(error: BaseException) -> str:
@@ -174,38 +272,8 @@ def error_text(error: BaseException) -> str:
     except BaseException:       # its __str__ fails
         text = class_path(error)
     if not isinstance(error, (JobAborted, Retry)):
-        try:
+        with contextlib.suppress(BaseException):
             text += "\n" + "".join(traceback.format_tb(error.__traceback__, -20))
-        except BaseException:
-            pass
-    return storable(text)
-
-
-def storable(text: str) -> str:
-    """Without NUL and halves of surrogates, and not too long."""
+    # Without NUL and halves of surrogates, and what the extension keeps
     data = text.replace("\0", "\ufffd").encode("utf-8", "replace")
-    return data[:MAX_ERROR].decode("utf-8", "ignore")
-
-
-class Threads:
-    """Threads that run synchronous jobs.  They are daemons, so that a job that does not
-    end cannot keep the process."""
-
-    def __init__(self) -> None:
-        self._items: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._count = 0
-
-    def submit(self, item: Callable[[], None], running: int) -> None:
-        """Calls it in a thread; running: of how many, with it, the end is not known."""
-        self._items.put(item)
-        if self._count < running:
-            self._count += 1
-            threading.Thread(target=self._work, daemon=True, name="job").start()
-
-    def _work(self) -> None:
-        while item := self._items.get():
-            item()
-
-    def close(self) -> None:
-        for _ in range(self._count):
-            self._items.put(None)
+    return data[:8000].decode("utf-8", "ignore")

@@ -1,139 +1,121 @@
-"""The connections of a worker."""
+"""The connections of callers and workers.
+
+What a thread calls and a task awaits is written once, as a coroutine.  In a thread,
+nothing in it waits, since the connection has done its work when a method returns.
+"""
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
+import os
 import select
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
-if TYPE_CHECKING:
-    from .queue import Queue
-
+T = TypeVar("T")
+Loop = asyncio.AbstractEventLoop | None         # None: of a thread
 logger = logging.getLogger("pg_claim_queue")
 
-# The session's own settings end no connection that waits.  Behind a pooler, which shares
-# its server connections, nothing is set or prepared.
-ABOUT = "SELECT pg_catalog.pg_backend_pid(), current_setting('queue.max_claim_limit', true)"
-STAY = "SELECT pg_catalog.set_config('idle_session_timeout', '0', false)"
 
-
-def log_notice(notice: psycopg.errors.Diagnostic) -> None:
-    logger.info("%s: %s", notice.severity, notice.message_primary)
-
-
-def alive(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
-    """Whether an idle connection is still there: what the server sent is its end, or at
-    most a notice.  So a push is never sent over a connection that is known to be lost."""
+def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Runs one in a thread, where it waits for nothing."""
     try:
-        poll = select.poll()
-        poll.register(conn.pgconn.socket, select.POLLIN)
-        while poll.poll(0):         # until it is read, or is the end, which raises
-            conn.pgconn.consume_input()
-        return not conn.closed and conn.pgconn.status == psycopg.pq.ConnStatus.OK
-    except (psycopg.Error, OSError, ValueError):
-        conn.pgconn.finish()
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value        # type: ignore[no-any-return]
+    raise RuntimeError("the coroutine waits")
+
+
+async def done(value: Any) -> Any:
+    """What a method has returned, or what it returns when it is awaited."""
+    return await value if inspect.isawaitable(value) else value
+
+
+def alive(conn: Any) -> bool:
+    """Whether an idle connection is still there: what the server has sent is its end, or
+    at most a notice.  So a push is never sent over one that is known to be lost."""
+    if conn.pgconn.status != psycopg.pq.ConnStatus.OK:
         return False
+    poll = select.poll()
+    poll.register(conn.pgconn.socket, select.POLLIN)
+    return not poll.poll(0)
 
 
-def finish(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-    conn.pgconn.finish()        # close() of the one is to be awaited
+def finish(conn: Any) -> None:
+    conn.pgconn.finish()        # close() of the one kind is to be awaited
 
 
-class Pool:
-    """At most size connections for work.  Jobs with a transaction hold one each, all but
-    one of them at most, so that other jobs can be completed meanwhile.  All is called in
-    the loop's thread; jobs in threads get connections of psycopg's other kind (sync)."""
+class Connections:
+    """Those that are idle are used again: by threads, and by the same event loop."""
 
-    def __init__(self, queue: Queue, size: int):
-        if size < 2:
-            raise ValueError("pool must be 2 or more")
-        self.queue = queue
-        self.size = size
-        self.slots = asyncio.Semaphore(size)
-        self.tx_slots = asyncio.Semaphore(size - 1)
-        self.idle: dict[bool, list[Any]] = {False: [], True: []}
-        self.busy = 0
+    def __init__(self, dsn: str | Callable[[], str]):
+        self._dsn = dsn
+        self._lock = threading.Lock()
+        self._idle: dict[tuple[int, Loop], list[Any]] = {}
         self.pooled = False     # PgBouncer or the like is between
-        self.max_limit = 100
 
-    async def connect(self) -> psycopg.AsyncConnection[Any]:
-        conn = await psycopg.AsyncConnection.connect(
-            self.queue.conninfo(application_name="pg_claim_queue"), autocommit=True)
+    async def open(self, loop: Loop) -> Any:
+        dsn = self._dsn if isinstance(self._dsn, str) else self._dsn()
+        info = {"connect_timeout": os.environ.get("PGCONNECT_TIMEOUT", 10),
+                "keepalives_idle": 30, "fallback_application_name": "pg_claim_queue",
+                **conninfo_to_dict(dsn)}
+        kind: Any = psycopg.AsyncConnection if loop else psycopg.Connection
+        conn = await done(kind.connect(**info, autocommit=True))
         try:
-            conn.add_notice_handler(log_notice)
-            row = await (await conn.execute(ABOUT)).fetchone()
-            assert row
-            self.pooled = row[0] != conn.info.backend_pid
-            self.max_limit = int(row[1] or 100)
-            if self.pooled:
+            conn.add_notice_handler(lambda notice: logger.info(
+                "%s: %s", notice.severity, notice.message_primary))
+            cursor = await done(conn.execute("SELECT pg_catalog.pg_backend_pid()"))
+            self.pooled = (await done(cursor.fetchone()))[0] != conn.info.backend_pid
+            if self.pooled:     # the server connection is shared: nothing is prepared
                 conn.prepare_threshold = None
-            else:
-                await conn.execute(STAY)
         except BaseException:
-            await conn.close()
+            finish(conn)
             raise
         return conn
 
-    def connect_sync(self) -> psycopg.Connection[Any]:
-        conn = psycopg.connect(self.queue.conninfo(application_name="pg_claim_queue"),
-                               autocommit=True,
-                               prepare_threshold=None if self.pooled else 5)
-        conn.add_notice_handler(log_notice)
-        return conn
-
-    async def take(self, sync: bool = False) -> Any:
-        await self.slots.acquire()
-        self.busy += 1
-        try:
-            while self.idle[sync]:
-                if alive(conn := self.idle[sync].pop()):
+    async def take(self, loop: Loop) -> Any:
+        """An idle connection of this event loop, or a new one.  One of the parent process
+        must not even be closed."""
+        with self._lock:
+            for pid, owner in list(self._idle):
+                if owner and owner.is_closed() and pid == os.getpid():
+                    for conn in self._idle.pop((pid, owner)):
+                        finish(conn)
+            idle = self._idle.setdefault((os.getpid(), loop), [])
+            while idle:
+                if alive(conn := idle.pop()):
                     return conn
-            if self.busy + len(self.idle[True]) + len(self.idle[False]) > self.size:
-                finish((self.idle[True] or self.idle[False]).pop(0))
-            return await (asyncio.to_thread(self.connect_sync) if sync else self.connect())
-        except BaseException:
-            self.busy -= 1
-            self.slots.release()
-            raise
+                finish(conn)
+        return await self.open(loop)
 
-    def give(self, conn: Any, sync: bool = False, keep: bool = True) -> None:
+    def keep(self, loop: Loop, conn: Any) -> None:
         """Takes it back; one that is lost or in the middle of something is closed."""
-        self.busy -= 1
-        self.slots.release()
-        if keep and conn.pgconn.transaction_status == TransactionStatus.IDLE:
-            self.idle[sync].append(conn)
+        if conn.pgconn.transaction_status == TransactionStatus.IDLE:
+            with self._lock:
+                self._idle.setdefault((os.getpid(), loop), []).append(conn)
         else:
             finish(conn)
 
-    async def take_tx(self, sync: bool) -> Any:
-        """Waits until a job may have a transaction."""
-        await self.tx_slots.acquire()
-        try:
-            return await self.take(sync)
-        except BaseException:
-            self.tx_slots.release()
-            raise
-
-    def give_tx(self, conn: Any, sync: bool, keep: bool) -> None:
-        self.tx_slots.release()
-        self.give(conn, sync, keep)
-
-    @contextlib.asynccontextmanager
-    async def connection(self) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
-        conn = await self.take()
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[psycopg.Connection[Any]]:
+        """A connection with autocommit.  Open a transaction on it to do several things
+        at once: with conn.transaction(): ..."""
+        conn = run_now(self.take(None))
         try:
             yield conn
         finally:
-            self.give(conn)
+            self.keep(None, conn)
 
-    def shrink(self, leave: int = 1) -> None:
-        """Closes what is idle, but for one."""
-        while len(self.idle[False]) > leave:
-            finish(self.idle[False].pop(0))
-        while self.idle[True]:
-            finish(self.idle[True].pop())
+    def close(self, leave: int = 0) -> None:
+        """Closes what is idle, but for so many."""
+        with self._lock:
+            for (pid, _), idle in self._idle.items():
+                while pid == os.getpid() and len(idle) > leave:
+                    finish(idle.pop())

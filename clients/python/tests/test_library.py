@@ -78,7 +78,7 @@ class QueueTest(unittest.TestCase):
         try:
             yield
         finally:
-            self.becomes(lambda: self.worker_ and hasattr(self.worker_, "consumers"))
+            self.becomes(lambda: self.worker_ and hasattr(self.worker_, "ended"))
             self.worker_.loop.call_soon_threadsafe(self.worker_.stop)
             thread.join(WAIT)
         self.assertEqual(error, [])
@@ -136,7 +136,7 @@ class Pushes(QueueTest):
         self.queue.push("a", 1)
         self.value("SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
                    " WHERE pid <> pg_backend_pid() AND datname = current_database()"
-                   " AND query LIKE '%%queue_push%%'")
+                   " AND query LIKE '%%queue_post%%'")
         self.queue.push("a", 2)
         self.assertEqual(len(self.messages("a")), 2)
 
@@ -501,8 +501,6 @@ class Aborted(QueueTest):
             self.becomes(lambda: self.seen and self.value(
                 "SELECT claimed FROM queue_stats('mail')") == 2)
             waiting, = set(ids) - set(self.seen)
-            self.becomes(lambda: any(run.task for run in list(
-                self.worker_.consumers["mail"].claims.values())[-1].runs.values()))
             self.queue.cancel("mail", waiting)
             self.becomes(lambda: JobCanceled in self.seen)
             gate.set()
@@ -532,7 +530,7 @@ class Workers(QueueTest):
             self.becomes(lambda: self.value("SELECT sum(total)::int FROM queue_list("
                                             "\"limit\" => 100) q, queue_stats(q.name)") == 0)
             self.becomes(lambda: (
-                self.worker_.loop.call_soon_threadsafe(self.worker_.pool.shrink), self.value(
+                self.queue.close(1), self.value(
                     "SELECT count(*) FROM pg_stat_activity"
                     " WHERE application_name = 'pg_claim_queue'"
                     " AND datname = current_database()"))[1] == 2)
