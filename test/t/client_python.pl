@@ -40,8 +40,6 @@ SKIP:
 	run_ok('tests of the Django part', qr/^Ran [1-9][0-9]+ tests/m, $django,
 		'tests/test_django.py');
 }
-$node->stop;
-
 my $dir = PostgreSQL::Test::Utils::tempdir();
 SKIP:
 {
@@ -74,7 +72,26 @@ SKIP:
 	{
 		ok((grep { $_ eq "pg_claim_queue/$file" } @files), "it has $file");
 	}
+
+	# Installed where nothing else is, but for the driver, it works as its README says.
+	skip 'python3-venv is not installed', 1
+	  if system("$build -m venv --system-site-packages $dir/venv >/dev/null 2>&1") != 0;
+	chdir "$dir/venv" or die;
+	delete local $ENV{PYTHONPATH};
+	my ($app) = slurp_file("$client/README.md") =~ /^`app\.py`:\n\n```python\n(.*?)^```/ms;
+	append_to_file('app.py', $app);
+	run_ok('the wheel is installed', qr/Successfully installed/, 'bin/pip', 'install',
+		'--no-index', '--no-deps', $wheel);
+	run_ok('a push', qr/^\d+$/m, 'bin/python', '-c',
+		'from app import *; print(send_mail.push(Mail("ann@example.org")))');
+	my $worker = IPC::Run::start([ 'bin/python', '-u', '-m', 'pg_claim_queue', 'app:queue' ],
+		'<', \undef, '>&', \my $out);
+	$worker->pump until $out =~ /^to ann\@example\.org$/m;
+	run_ok('the status', qr/^mail  /m, 'bin/pg-claim-queue', 'status');
+	$worker->signal('TERM');
+	ok($worker->finish, 'it ends') or diag $out;
 	chdir $client or die;
 }
 
+$node->stop;
 done_testing();
