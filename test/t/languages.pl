@@ -12,8 +12,6 @@
 use strict;
 use warnings;
 
-use File::Basename;
-use File::Path;
 use FindBin;
 use lib "$FindBin::RealBin/../perl";
 
@@ -67,20 +65,6 @@ sub python
 	return first_that(['python3'], '-c', "import $module");
 }
 
-# A node that has the package pg, which is put beside the program as "npm
-# install pg" would put it
-sub node
-{
-	my $find    = 'require.resolve("pg/package.json")';
-	my $program = first_that([ 'node', 'nodejs' ], '-p', $find) or return;
-	my (undef, $package) = run_in_dir([ $program, '-p', $find ]);
-
-	chomp $package;
-	mkpath("$dir/node_modules");
-	symlink dirname($package), "$dir/node_modules/pg" or die $!;
-	return $program;
-}
-
 # A java that compiles and has the driver
 sub java
 {
@@ -118,16 +102,11 @@ sub pgx4
 # command that runs the file, if it is installed
 my %languages = (
 	'psycopg2'   => [ 'mail.py', 'python3-psycopg2', sub { python('psycopg2') } ],
-	'psycopg 3'  => [ 'mail.py', 'python3-psycopg', sub { python('psycopg') } ],
 	'asyncpg'    => [ 'mail.py', 'python3-asyncpg', sub { python('asyncpg') } ],
 	'SQLAlchemy' => [
 		'mail.py',
 		'python3-sqlalchemy python3-psycopg2',
 		sub { python('sqlalchemy, psycopg2') } ],
-	'Django' => [
-		'mail.py', 'python3-django python3-psycopg2',
-		sub { python('django, psycopg2') } ],
-	'Node' => [ 'mail.mjs', 'node-pg', \&node ],
 	'JDBC' =>
 	  [ 'Mail.java', 'default-jdk-headless libpostgresql-jdbc-java', \&java ],
 	'Ruby' => [
@@ -174,7 +153,7 @@ append_to_file($node->data_dir . '/pg_hba.conf',
 	"local all all trust\nhost all app 127.0.0.1/32 scram-sha-256\n");
 $node->start;
 
-# psycopg 3 returns text of an SQL_ASCII database as bytes.
+# The programs push a letter that is not ASCII.
 $node->safe_psql('postgres', q{CREATE DATABASE languages TEMPLATE template0
 	ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'});
 $db = 'languages';
@@ -183,6 +162,7 @@ $db = 'languages';
 my %readme = slurp_file("$top/README.md") =~
   /^<!-- test: (install|sent)\b.*? -->\n```sql\n(.*?)^```$/msg;
 my $password = join '', map { ('a' .. 'z')[ rand 26 ] } 1 .. 20;
+$readme{install} =~ s/:"DBNAME"/$db/;
 value("$readme{install}; ALTER ROLE app PASSWORD '$password'");
 value("SET ROLE app; $readme{sent}");
 
