@@ -38,6 +38,7 @@ LIMIT = 10          # messages in a claim, at most
 DELETE = 'SELECT message_delete(%s::text, %s::bigint, %s::text)'
 RETRY = 'SELECT message_retry(%s::text, %s::bigint, %s::text, delay => 0)'
 BURY = 'SELECT message_bury(%s::text, %s::bigint, %s::text, %s::text)'
+ENDED = ('QU001', 'QU002', 'QU004')     # the claim has expired, or the message was canceled
 
 logger = logging.getLogger('kombu_queue')
 
@@ -197,6 +198,9 @@ class Channel(virtual.Channel):
                       ' ELSE topic_bind(%s::text, %s::text) END',
                       name, pattern, pattern, name)
         except (errors.InsufficientPrivilege, errors.FeatureNotSupported) as error:
+            # Publishers of remote control find its queues by their names.
+            if exchange.endswith('.pidbox'):
+                return
             # Other processes do not know of this binding.  A direct exchange works
             # without, if publishers declare its queues.
             self.connection.known_here.add(exchange)
@@ -236,8 +240,26 @@ class Channel(virtual.Channel):
             queues = self._lookup(exchange, routing_key)
         for queue in queues:
             self._publish('queue_push', queue_name(queue), message)
-        if not queues:
-            self._publish('topic_publish', topic_name(exchange, routing_key), message)
+        if queues or self._publish('topic_publish', topic_name(exchange, routing_key), message):
+            return
+        if exchange.endswith('.pidbox'):
+            for queue in self._control_queues(exchange, routing_key):
+                self._publish('queue_push', queue, message)
+
+    def _control_queues(self, exchange, routing_key):
+        """Return the queues of remote control that no topic reaches, since the role of their
+        consumer may not bind them.
+
+        Their names are a node, or the routing key of an answer, and the exchange.
+        """
+        suffix = queue_name(f'.{exchange}')
+        pattern = re.escape(suffix)
+        if self.typeof(exchange).type != 'fanout':
+            pattern = '^' + re.escape(queue_name(routing_key)) + pattern
+        names = self.call('SELECT name FROM queue_list("limit" => 10000, pattern => %s::text)',
+                          pattern + '$')
+        # The queues for answers have the exchange "reply.…", whose name ends the same.
+        return [name for name, in names if not name.endswith(f'.reply{suffix}')]
 
     def _publish(self, function, to, message):
         properties, headers = message['properties'], message['headers']
@@ -251,10 +273,11 @@ class Channel(virtual.Channel):
         if delay and ttl is None:
             ttl = self.connection.ttl(delay + self.connection.default_ttl)
         try:
-            self.call(f'SELECT {function}(%s::text, %s::jsonb, ttl => %s::int, delay => %s::int,'
-                      ' priority => %s::int, group_key => %s::text, dedup_key => %s::text)',
-                      to, dumps(message), ttl, delay, properties['priority'],
-                      properties.get('group_key'), properties.get('dedup_key'))
+            return self.call(
+                f'SELECT {function}(%s::text, %s::jsonb, ttl => %s::int, delay => %s::int,'
+                ' priority => %s::int, group_key => %s::text, dedup_key => %s::text)',
+                to, dumps(message), ttl, delay, properties['priority'],
+                properties.get('group_key'), properties.get('dedup_key'))[0][0]
         except errors.ProgramLimitExceeded as error:
             raise Refused(error.diag.message_primary) from error
 
@@ -273,8 +296,14 @@ class Channel(virtual.Channel):
         name = queue_name(queue)
         self.callbacks.pop(name, None)
         if self.connection.alive:
-            for row in [row for row in self.buffer if row[0] == name]:
-                self.buffer.remove(row)
+            rows = [row for row in self.buffer if row[0] == name]
+            for claim_id in {row[2] for row in rows}:
+                ids = {row[1] for row in rows if row[2] == claim_id}
+                if ids == self.claims[claim_id][1]:     # none was delivered: no attempt
+                    self.connection.release([self.claims.pop(claim_id)[:1] + (claim_id,)])
+                    rows = [row for row in rows if row[2] != claim_id]
+            self.buffer = deque(row for row in self.buffer if row[0] != name)
+            for row in rows:
                 self.end(f'{row[2]}/{row[1]}', RETRY)
             if queue in self.auto_delete:
                 self.queue_delete(queue)
@@ -361,7 +390,7 @@ class Channel(virtual.Channel):
                 self.call(sql, queue, int(message_id), claim_id, *args)
                 ended = True
             except psycopg2.Error as error:
-                ended = error.pgcode in ('QU001', 'QU002', 'QU004')
+                ended = error.pgcode in ENDED
                 if not ended:           # it is renewed, and given back at last
                     raise
                 if len(ids) == 1:       # if it was canceled, this removes it
@@ -382,11 +411,22 @@ class Channel(virtual.Channel):
             return
         with transport.lock:
             claims, self.claims = self.claims, {}
+            buffered = {row[1] for row in self.buffer}
             self.buffer.clear()
             if not claims:
                 return
+            delivered = [(queue, message_id, claim_id) for claim_id, (queue, ids) in claims.items()
+                         for message_id in ids - buffered]
             claims = [(queue, claim_id) for claim_id, (queue, ids) in claims.items()]
             try:
+                # What Celery's loop has received has not begun, or is acknowledged.  The
+                # callback of another consumer may have failed: that was an attempt.
+                for message in delivered if transport.loop is None else ():
+                    try:
+                        self.call(RETRY, *message)
+                    except psycopg2.Error as error:
+                        if error.pgcode not in ENDED:
+                            raise
                 transport.release(claims)
             except transport.connection_errors as error:
                 lost.setdefault(transport.dsn, []).extend(claims)
@@ -543,7 +583,8 @@ class Transport(virtual.Transport):
     # Claims
 
     def release(self, claims):
-        self.call('SELECT claim_release(queue, claim_id, failed => true)'
+        """Give back what is left of these claims.  This is no attempt at it."""
+        self.call('SELECT claim_release(queue, claim_id)'
                   ' FROM unnest(%s::text[], %s::text[]) AS u(queue, claim_id)',
                   *map(list, zip(*claims)))
 

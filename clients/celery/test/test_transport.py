@@ -18,6 +18,7 @@ from datetime import datetime, timedelta, timezone
 
 import psycopg2
 from kombu import Connection, Exchange, Queue
+from kombu.asynchronous import Hub
 
 import kombu_queue
 
@@ -248,6 +249,33 @@ class TestTransport(unittest.TestCase):
         self.consume(other)
         self.drain(other, 1)            # it was delivered, so it may have run
         self.assertTrue(self.received[0].delivery_info['redelivered'])
+
+    def test_what_is_given_back_is_no_attempt(self):
+        """Only what the callback of a consumer has got may have failed; Celery's loop
+        gets more than it begins."""
+        for in_loop in False, True:
+            connection = self.connect(ttl=60)
+            self.publish(connection, *range(4))
+            self.consume(connection, prefetch=4)
+            self.drain(connection, 2)
+            if in_loop:
+                connection.transport.register_with_event_loop(connection.connection, Hub())
+            connection.release()
+            count = 0 if in_loop else 1
+            self.assertEqual(query("SELECT claim_count FROM queue_messages('q')"),
+                             [(count,), (count,), (0,), (0,)])
+            query("SELECT queue_purge('q')")
+            self.received = []
+
+    def test_cancel_before_delivery_is_no_attempt(self):
+        connection = self.connect(ttl=60)
+        self.publish(connection, *range(4))
+        consumer = self.consume(connection)
+        channel = consumer.channel
+        channel.buffer.extend(channel._claim('queue_claim(%s::text, %s::int)', 'q'))
+        self.assertEqual(self.stats(), (0, 4, 0))
+        consumer.cancel()
+        self.assertEqual(query("SELECT claim_count FROM queue_messages('q')"), [(0,)] * 4)
 
     def test_basic_get_and_no_ack(self):
         connection = self.connect()

@@ -255,42 +255,43 @@ class JobQueuePgClaim extends JobQueue {
 		$this->call( 'queue_purge', $this->type . '.dead' );
 	}
 
-	/** @return Generator of the jobs whose row and job pass the filter */
-	private function jobs( $claimed, $delayed, callable $filter ) {
+	/** @return Generator of the jobs in the rows of a function that takes a marker and a limit */
+	private function jobs( $name, $queue, callable $args ) {
 		$marker = null;
 		do {
-			$rows = $this->call( 'queue_messages', $this->type, [ [ $marker, 'int8' ],
-				[ self::PAGE, 'int4' ], [ 'true', 'bool' ], [ $claimed, 'bool' ], [ $delayed, 'bool' ] ] );
+			$rows = $this->call( $name, $queue, $args( $marker ) );
 			foreach ( $rows as $row ) {
 				$marker = $row->id;
-				$job = $this->decode( $row );
-				if ( $job && $filter( $row, $job ) ) {
+				// The last row has only an id where queue_browse has read enough for one call.
+				$more = $row->body === null;
+				$job = $more ? null : $this->decode( $row );
+				if ( $job ) {
 					yield $job;
 				}
 			}
-		} while ( count( $rows ) === self::PAGE );
+		} while ( $rows && ( $more || count( $rows ) === self::PAGE ) );
+	}
+
+	private function jobsInState( $state ) {
+		return $this->jobs( 'queue_browse', $this->type, static fn ( $marker ) => [
+			[ $state, 'text' ], [ null, 'jsonb' ], [ $marker, 'int8' ], [ self::PAGE, 'int4' ] ] );
 	}
 
 	public function getAllQueuedJobs() {
-		return $this->jobs( 'false', 'false', static fn () => true );
+		return $this->jobsInState( 'free' );
 	}
 
 	public function getAllDelayedJobs() {
-		return $this->jobs( 'false', 'true',
-			static fn ( $row, $job ) => $job->getReleaseTimestamp() > time() );
+		return $this->jobsInState( 'delayed' );
 	}
 
 	public function getAllAcquiredJobs() {
-		return $this->jobs( 'true', 'false', static fn ( $row ) => $row->claim_id !== null );
+		return $this->jobsInState( 'claimed' );
 	}
 
 	public function getAllAbandonedJobs() {
-		foreach ( $this->call( 'queue_dead_letters', "{$this->type}.dead", [ [ 10000, 'int4' ] ] ) as $row ) {
-			$job = $this->decode( $row );
-			if ( $job ) {
-				yield $job;
-			}
-		}
+		return $this->jobs( 'queue_dead_letters', "{$this->type}.dead", static fn ( $marker ) => [
+			[ self::PAGE, 'int4' ], [ $marker, 'int8' ] ] );
 	}
 
 	public function getCoalesceLocationInternal() {

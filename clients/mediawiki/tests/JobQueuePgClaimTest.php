@@ -303,6 +303,15 @@ class JobQueuePgClaimTest extends TestCase {
 
 		$queue->push( $jobs );
 		$this->assertSame( range( 0, 1499 ), $this->numbers( $queue->getAllQueuedJobs() ) );
+		// The delayed one comes after more messages than queue_browse reads in a call.
+		for ( $i = 0; $i < 6; $i++ ) {
+			$queue->push( $jobs );
+		}
+		$queue->push( $this->job( 9, [ 'jobReleaseTimestamp' => time() + 3600 ] ) );
+		$this->assertSame( [ 9 ], $this->numbers( $queue->getAllDelayedJobs() ) );
+		$this->value( "SELECT public.messages_bury('null'::text, array(SELECT id FROM " .
+			"public.queue_browse('null'::text, 'free'::text, \"limit\" => 1500)), 'no'::text)" );
+		$this->assertSame( range( 0, 1499 ), $this->numbers( $queue->getAllAbandonedJobs() ) );
 	}
 
 	public function testErrors() {

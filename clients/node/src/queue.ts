@@ -163,9 +163,8 @@ export class Queue<J extends Jobs = Jobs> {
   /** The queues, and how many messages each has */
   async status (): Promise<QueueStatus[]> {
     const { rows } = await this.database.query(
-      `SELECT l.name AS queue, s.free::int, s.claimed::int, s.delayed::int, l.paused,
-         (SELECT total::int FROM queue_stats(coalesce(l.metadata->>'_dead_letter_queue', left(l.name, 59) || '.dead'))) AS "deadLetters"
-       FROM queue_list("limit" => 10000) AS l, queue_stats(l.name) AS s`)
+      `SELECT queue, free::int, claimed::int, delayed::int, dead_letters::int AS "deadLetters", paused
+       FROM queue_depth(NULL::text)`)
     return rows
   }
 

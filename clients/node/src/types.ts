@@ -152,12 +152,13 @@ export interface BatchStatus {
   finishedAt: Date | null
 }
 
+/** A few seconds old; null: not known yet, after a crash of the server */
 export interface QueueStatus {
   queue: string
-  free: number
-  claimed: number
-  delayed: number
-  deadLetters: number
+  free: number | null
+  claimed: number | null
+  delayed: number | null
+  deadLetters: number | null
   paused: boolean
 }
 
