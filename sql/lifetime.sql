@@ -192,6 +192,7 @@ BEGIN
             WHERE queue_id = (SELECT id FROM queue_data.queue WHERE name = ''far'')', i);
     END LOOP;
 END $$;
+CALL queue_wait('far', 600);
 SELECT body, ttl >= 1209660 AS lives FROM queue_claim('far', 10, 0) ORDER BY body;
 
 -- So does one that was due long ago, since no worker ran, nor was anything claimed.
@@ -206,6 +207,7 @@ BEGIN
     END LOOP;
 END $$;
 SELECT free, total FROM queue_stats('late');
+CALL queue_wait('late', 600);
 SELECT ttl >= 7260 AS lives FROM queue_claim('late', 10, 0);
 
 DROP FUNCTION pg_temp.push_and_claim(jsonb, int, int, int);

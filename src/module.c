@@ -36,6 +36,7 @@
 #include "storage/batches.h"
 #include "storage/counts.h"
 #include "storage/pending.h"
+#include "storage/prepared.h"
 #include "util/compat.h"
 #include "util/settings.h"
 
@@ -57,6 +58,7 @@ _PG_init(void)
 	batch_state_init();
 	await_state_init();
 	error_state_init();
+	prepared_init();
 	shmem_maps_init();
 	lanes_init();
 	pool_init();

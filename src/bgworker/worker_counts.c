@@ -37,6 +37,8 @@
 
 #include "bgworker/counter.h"
 #include "bgworker/worker_internal.h"
+#include "catalog/relations.h"
+#include "map/shmem_maps.h"
 #include "shmem/database_state.h"
 #include "shmem/depth_state.h"
 #include "stats/claim_ends.h"
@@ -44,6 +46,7 @@
 #include "stats/recount.h"
 #include "storage/counts.h"
 #include "storage/message_scan.h"
+#include "storage/prepared.h"
 #include "storage/prepared_counts.h"
 #include "util/clock.h"
 #include "util/settings.h"
@@ -100,22 +103,28 @@ static void log_evictions(void);
 static bool
 prepared_step(void *arg)
 {
-	PushActiveSnapshot(GetLatestSnapshot());
-	prepared_counts_take(GetActiveSnapshot(), true);
-	PopActiveSnapshot();
+	/* A recount that runs will count these, or leave them to us. */
+	if (!worker.counter_runs)
+	{
+		PushActiveSnapshot(GetLatestSnapshot());
+		prepared_counts_take(GetActiveSnapshot(), true);
+		PopActiveSnapshot();
+	}
+	shmem_maps_attach();
+	prepared_return(catalog_queue_oid());
 	return false;
 }
 
 /*
- * Count what prepared transactions have counted that are committed now.
- * There is no hint whether there are any.  The worker does not sleep for
- * longer than a second (worker.c).
+ * Count what prepared transactions have counted that are committed now, and
+ * return what those have changed that have ended.  There is no hint whether
+ * there are any.  The worker does not sleep for longer than a second
+ * (worker.c).
  */
 void
 counts_take_prepared(void)
 {
 	if (max_prepared_xacts == 0 || clock_monotonic() < next_prepared ||
-		worker.counter_runs ||
 		task_postponed_for(POSTPONE_PREPARED, 0) > 0)
 		return;
 	(void) task_step_or_postpone(POSTPONE_PREPARED, 0, prepared_step, NULL);

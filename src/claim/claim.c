@@ -192,7 +192,6 @@ static int
 mark_chosen(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 			const ClaimTerms *terms, Snapshot snapshot, MessageResult *result)
 {
-	MessageTable active = {0};
 	Datum	   *ids = palloc(found->chosen.n * sizeof(Datum));
 	int			n = 0;
 
@@ -208,7 +207,7 @@ mark_chosen(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 	{
 		ChosenMessage *message = &found->chosen.items[i];
 		HeapTuple	tuple = claim_mark_message(message, &claim, found->now,
-											   terms, snapshot, &active);
+											   terms, snapshot);
 
 		if (tuple == NULL)
 		{
@@ -222,8 +221,6 @@ mark_chosen(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 		group_rate_record(queue, message->table, message->tuple);
 		ids[n++] = Int64GetDatum(message->form.id);
 	}
-	if (active.heap != NULL)
-		message_table_close(&active, true);
 	claim_members_keep(&claim, ids, n);
 	pfree(ids);
 	return n;
@@ -231,28 +228,17 @@ mark_chosen(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 
 /*
  * Mark one message; returns its row as it is now, or NULL if another
- * transaction has locked or changed it.  A delayed message moves to the
- * active segment, which is opened for the first of them.
+ * transaction has locked or changed it.
  */
 HeapTuple
 claim_mark_message(ChosenMessage *message, const ClaimId *claim,
 				   TimestampTz now, const ClaimTerms *terms,
-				   Snapshot snapshot, MessageTable *active)
+				   Snapshot snapshot)
 {
 	MessageTable *table = message->table;
-	HeapTuple	old = message->tuple;
 	HeapTuple	tuple;
-	bool		delayed = segment_is_delayed(table->segment);
 	TupleDesc	desc = RelationGetDescr(table->heap);
 	MessageForm form = message->form;
-
-	if (delayed)
-	{
-		if (active->heap == NULL)
-			segment_open_active(active, RING_MESSAGES, true);
-		old = message_copy_to(table, active, old, 0);
-		desc = RelationGetDescr(active->heap);
-	}
 
 	if (terms->until == 0)
 		message_set_claim(&form, now, terms->ttl, terms->grace);
@@ -263,20 +249,14 @@ claim_mark_message(ChosenMessage *message, const ClaimId *claim,
 	form.claim_span = claim->span;
 	form.claim_priorities = claim->priorities;
 	form.claim_count++;
-	tuple = message_row_change(desc, old, &form);
+	tuple = message_row_change(desc, message->tuple, &form);
 	tuple = dedup_begin_run(desc, tuple, snapshot);
 
-	if (delayed)
-	{
-		message_insert(active, tuple);
-		message_delete_moved(table, message->tuple);
-		heap_freetuple(old);
-	}
-	else if (message->locked)
-		message_update_locked(table, old, tuple);
+	if (message->locked)
+		message_update_locked(table, message->tuple, tuple);
 
 	/* It was only chosen: it must still be as it was then. */
-	else if (!message_update_as_seen(table, old, tuple))
+	else if (!message_update_as_seen(table, message->tuple, tuple))
 		return NULL;
 	return tuple;
 }

@@ -41,7 +41,7 @@ extern void claim_pop(const Queue *queue, int limit, MessageResult *result);
 extern HeapTuple claim_mark_message(ChosenMessage *message,
 									const ClaimId *claim, TimestampTz now,
 									const ClaimTerms *terms,
-									Snapshot snapshot, MessageTable *active);
+									Snapshot snapshot);
 
 /*
  * Claim from the first of several queues that has something.  *queue is

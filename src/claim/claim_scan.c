@@ -91,9 +91,6 @@
 #include "storage/segment.h"
 #include "util/limits.h"
 
-/* Delayed messages of a segment that a pass reads, unless it wants more */
-#define DUE_AT_ONCE			1000
-
 static void init_scan(ClaimScan *scan, const ClaimScanRequest *request);
 static void begin_pass(ClaimScan *scan);
 static void scan_without_map(ClaimScan *scan);
@@ -134,7 +131,6 @@ init_scan(ClaimScan *scan, const ClaimScanRequest *request)
 	memset(scan, 0, sizeof(ClaimScan));
 	scan->request = *request;
 	scan->has_groups = request->queue->has_groups;
-	scan->max_due = Max(DUE_AT_ONCE, request->limit);
 	scan->may_move_dead = true;
 }
 
@@ -191,7 +187,7 @@ begin_pass(ClaimScan *scan)
 
 	pass->began = pass->now = GetCurrentTimestamp();
 
-	/* All passes together scan an uncertain range once. */
+	/* All passes together scan what is locked once. */
 	if (scan->began == 0)
 		scan->began = pass->now;
 	pass->moves = segment_moves();
@@ -235,8 +231,7 @@ claim_scan_lost(ClaimScan *scan, const ChosenMessage *message)
 
 	/* No callback may report the end of the other transaction. */
 	range.due = availability_recheck_at(scan->pass.now);
-	range.scanned_at = DT_NOBEGIN;
-	range.uncertain = true;
+	range.is_locked = true;
 	if (scan->request.queue->group_concurrency > 0)
 	{
 		/*
@@ -246,7 +241,7 @@ claim_scan_lost(ClaimScan *scan, const ChosenMessage *message)
 		lane = message_lane(RelationGetDescr(message->table->heap),
 							message->tuple);
 		range.due = DT_NOBEGIN;
-		range.uncertain = false;
+		range.is_locked = false;
 	}
 	availability_return(catalog_queue_oid(), scan->request.queue->id, lane,
 						&range, message_end(&message->form), scan->pass.now);
@@ -329,9 +324,6 @@ claim_scan_needs_pass(ClaimScan *scan)
 	if (!is_inconclusive(scan) && !has_new_bound(scan))
 		return false;
 
-	/* None of the delayed messages that we have read could be claimed. */
-	if (scan->pass.delayed.more_due && scan->max_due < INT_MAX / 10)
-		scan->max_due *= 10;
 	if (scan->busy_before.items != NULL)
 		pfree(scan->busy_before.items);
 	scan->busy_before = scan->pass.busy;
@@ -384,11 +376,10 @@ is_inconclusive(ClaimScan *scan)
 	}
 
 	/*
-	 * Not all delayed messages that are due were read; or what we have met
-	 * locked may be free, because the worker locks messages that it moves.
+	 * What we have met locked may be free, because the worker locks messages
+	 * that it moves.
 	 */
-	if (pass->delayed.more_due ||
-		(pass->met_locked && segment_wait_for_move(pass->moves)))
+	if (pass->met_locked && segment_wait_for_move(pass->moves))
 		return true;
 
 	/* The queue had no groups when it was opened: take them in turn now. */
@@ -492,7 +483,6 @@ static void
 scan_without_map(ClaimScan *scan)
 {
 	ScanPass   *pass = &scan->pass;
-	TimestampTz next_due;
 
 	message_scan_everywhere(pass->rows);
 	do
@@ -500,9 +490,6 @@ scan_without_map(ClaimScan *scan)
 		message_scan_end_parts(pass->rows);
 		claim_scan_push_snapshot(scan);
 		message_scan_add_ids(pass->rows, -1, PG_INT64_MIN, PG_INT64_MAX);
-		(void) message_scan_add_due(pass->rows, DT_NOBEGIN, pass->now,
-									scan->max_due, &pass->delayed.more_due,
-									&next_due);
 	} while (segment_snapshot_is_stale());
 	claim_scan_added(scan);
 }
@@ -546,8 +533,8 @@ claim_scan_probe(const Queue *queue, bool no_wait, MessageTables *tables)
 /* --- A sweep --- */
 
 /*
- * Scan some of what is overdue in a queue: claims that ran out, uncertain
- * ranges, and all of a queue of which the map knows nothing.  Only for the
+ * Scan some of what is overdue in a queue: claims that ran out, what was
+ * locked, and all of a queue of which the map knows nothing.  Only for the
  * worker.  The result is published when the transaction has committed; then
  * the worker calls this again, for the rest.  Returns false if there is
  * nothing to sweep; or, and then *disturbed is set, if concurrent claims have

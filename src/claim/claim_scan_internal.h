@@ -35,20 +35,6 @@ typedef struct BusyIds
 	int64	   *items;
 } BusyIds;
 
-/* The delayed messages of one pass */
-typedef struct DelayedPart
-{
-	bool		reserved;		/* in the availability map */
-	bool		more_due;		/* there were too many to read all of them */
-	bool		rescan;			/* return them as due at once */
-	bool		uncertain;		/* return them as uncertain, because another
-								 * transaction has locked one */
-	bool		scanned_uncertain;	/* they were scanned although none was
-									 * known to be due */
-	TimestampTz next_due;		/* when the first of those is due that were
-								 * not due yet */
-} DelayedPart;
-
 /* What a sweep counts */
 typedef struct SweepCounts
 {
@@ -141,7 +127,6 @@ typedef struct ScanPass
 								 * those that this transaction made free */
 	bool		own_skipped;	/* such messages were skipped that may be free
 								 * later */
-	DelayedPart delayed;
 
 	int			nlocks;			/* groups that the pass has locked */
 
@@ -182,7 +167,6 @@ struct ClaimScan
 	bool		full_scan;		/* scan all segments that are in use */
 	bool		may_move_dead;	/* the dead letter queue was not found to be
 								 * unusable */
-	int			max_due;		/* delayed messages read of each segment */
 	int64		wait_until;		/* deadline of waiting for other sessions; 0
 								 * before the first wait */
 	BusyIds		busy_before;	/* pass.busy of the previous pass */
@@ -201,13 +185,8 @@ extern void claim_scan_added(ClaimScan *scan);
 extern void claim_scan_add_range(ClaimScan *scan, const MessageRange *range,
 								 bool has_snapshot);
 extern int64 claim_scan_range(ClaimScan *scan, const MessageRange *range);
-extern bool claim_scan_add_delayed(ClaimScan *scan, bool uncertain);
-extern void claim_scan_close_delayed(ClaimScan *scan);
-extern bool claim_scan_may_add_delayed(ClaimScan *scan,
-									   const ReserveRequest *request,
-									   bool *uncertain);
 extern void claim_scan_add_own(ClaimScan *scan);
-extern bool claim_scan_wait(ClaimScan *scan);
+extern bool claim_scan_wait(ClaimScan *scan, bool awaits_move);
 extern bool claim_scan_begin_again(ClaimScan *scan);
 extern void claim_scan_widen(ReserveRequest *request, int64 width);
 

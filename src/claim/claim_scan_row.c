@@ -35,9 +35,9 @@
  *
  *	  A message that is skipped may be free later.  If it lies in a range that
  *	  is reserved in the availability map, it is added to the ranges that are
- *	  returned to the map, with the time when it is due.  It is returned as
- *	  uncertain if that time cannot be known, because another transaction has
- *	  locked or changed it, and no callback may report its end.
+ *	  returned to the map, with the time when it is due.  That is a second
+ *	  later if another transaction has locked it, since no callback may report
+ *	  the end of that.
  *
  * src/claim/claim_scan_row.c
  *
@@ -65,7 +65,7 @@
 
 static void skip_claimed(ClaimScan *scan, const ScanRow *row);
 static void skip_row(ClaimScan *scan, const ScanRow *row, TimestampTz due,
-					 bool uncertain);
+					 bool is_locked);
 static void skip_for_now(ClaimScan *scan, const ScanRow *row);
 static void set_aside(ClaimScan *scan, ScanRow *row, bool may,
 					  ChosenMessages *list);
@@ -91,23 +91,10 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 	scan_row_counts_as_claimed(row, class);
 
 	/* Only read where own ranges are scanned (map_scan.c). */
-	if (!row->in_range && !segment_is_delayed(row->table->segment))
+	if (!row->in_range)
 		pass->own_scanned_to = row->form.id;
-
-	/* Before any return: a delayed message may have been delivered, too. */
 	if (pass->lane_step == LANE_STEP_GIVE)
 		scan_list_add_delivered(scan, row);
-
-	/*
-	 * In a range of a lane, delayed messages are found by their numbers.  A
-	 * pass over the whole queue returns them itself
-	 * (group_candidates_add_free).
-	 */
-	if (pass->groups == NULL && row->in_range && !scan_row_is_due(scan, row))
-	{
-		skip_row(scan, row, message_due_at(row->table, row->tuple), false);
-		return;
-	}
 
 	/* Whatever its class: its claim may be renewed while we look at it. */
 	if (counted)
@@ -159,17 +146,9 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 static void
 skip_claimed(ClaimScan *scan, const ScanRow *row)
 {
-	TimestampTz due = row->form.claimed_until;
-
-	/*
-	 * The claim may end earlier: a prepared transaction releases the message,
-	 * or one has released it since our snapshot was taken.
-	 */
-	if (scan_row_is_changing(row))
-		skip_row(scan, row, Min(due, availability_recheck_at(scan->pass.now)),
-				 true);
-	else
-		skip_row(scan, row, due, false);
+	/* Of one of our own there is another record, with the end of its claim. */
+	if (row->in_range)
+		skip_row(scan, row, row->form.claimed_until, false);
 }
 
 /* Skip a message of which is unknown when it can be claimed or removed. */
@@ -180,11 +159,11 @@ skip_for_now(ClaimScan *scan, const ScanRow *row)
 }
 
 /*
- * Leave the message to a later scan: it may be free when it is due,
- * DT_NOBEGIN for at once, or earlier if that is uncertain.
+ * Leave the message to a later scan: it may be free when it is due, DT_NOBEGIN
+ * for at once; or when another transaction unlocks it.
  */
 static void
-skip_row(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
+skip_row(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool is_locked)
 {
 	ScanPass   *pass = &scan->pass;
 	MessageRange range;
@@ -193,49 +172,21 @@ skip_row(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool uncertain)
 	if (scan->request.mode == CLAIM_SCAN_PROBE &&
 		pass->lane_step == LANE_STEP_NONE)
 		return;
-	if (segment_is_delayed(row->table->segment))
-	{
-		if (!pass->delayed.reserved && pass->lane_step != LANE_STEP_NONE)
-		{
-			/*
-			 * It was found by its number in a range of a lane.  The delayed
-			 * messages are not reserved, so nothing else will return it.
-			 */
-			availability_return_delayed(catalog_queue_oid(),
-										scan->request.queue->id,
-										message_due_at(row->table, row->tuple),
-										Max(due, pass->now), uncertain,
-										DT_NOEND);
-			return;
-		}
-
-		/* It is free at once, so what is left is returned as due now. */
-		pass->delayed.rescan |= due == DT_NOBEGIN;
-		pass->delayed.uncertain |= uncertain;
-
-		/* A certain time is in next_due already (message_scan_add_due). */
-		if (uncertain)
-			pass->delayed.next_due = Min(pass->delayed.next_due, due);
-		return;
-	}
 
 	/*
 	 * It is one of our own, of which the map knows nothing yet; or no range
-	 * is scanned, and own_skipped is not read.  If it is under a claim, there
-	 * is another record of it, with the end of that.
+	 * is scanned, and own_skipped is not read.
 	 */
 	if (!row->in_range)
 	{
-		pass->own_skipped |= uncertain || due == DT_NOBEGIN;
+		pass->own_skipped = true;
 		return;
 	}
 	range.first = range.last = message_id_number(row->form.id);
 	range.priority = row->form.priority;
 	range.due = due;
-	range.scanned_at = DT_NOBEGIN;	/* set when the range is done */
-	range.uncertain = uncertain;
-	range.insertion = false;
-	range.delayed = false;
+	range.is_locked = is_locked;
+	range.scanned_at = pass->now;
 	range.swept = 0;
 	message_ranges_add(&pass->skipped, &range, pass->now);
 }
@@ -302,10 +253,10 @@ choose_row(ClaimScan *scan, ScanRow *row)
 
 	/*
 	 * The lock has the mode that the caller's change of the row needs, so
-	 * that the change does not wait: a pop deletes the row, and a delayed
-	 * message moves to another table; any other row is only marked.
+	 * that the change does not wait: a pop deletes the row; otherwise it is
+	 * only marked.
 	 */
-	if (scan->request.deletes || segment_is_delayed(row->table->segment))
+	if (scan->request.deletes)
 		mode = LockTupleExclusive;
 
 	/*
@@ -383,13 +334,11 @@ needs_lock(const ClaimScan *scan, const ScanRow *row)
 {
 	/*
 	 * Without a map all claims meet the same messages, and each has to skip
-	 * what others have chosen.  A delayed message is inserted elsewhere
-	 * before its row is deleted, and the delete must not fail then.  If a
-	 * transaction has locked or changed the row, we find out now whether we
-	 * can have it, and choose another one if not.
+	 * what others have chosen.  If a transaction has locked or changed the
+	 * row, we find out now whether we can have it, and choose another one if
+	 * not.
 	 */
 	return !scan->pass.uses_map ||
-		segment_is_delayed(row->table->segment) ||
 		!(row->tuple->t_data->t_infomask & HEAP_XMAX_INVALID);
 }
 
@@ -412,22 +361,8 @@ give_to_lane(ClaimScan *scan, const ScanRow *row)
 			return;
 	}
 	else
-	{
-		/*
-		 * A prepared transaction may have claimed it since our snapshot was
-		 * taken.  No callback reports when that claim ends, and no claim
-		 * reads a lane that rests because its group is full.  So the range is
-		 * also returned as uncertain.
-		 */
-		if (scan->request.queue->group_concurrency > 0 &&
-			scan_row_is_changing(row))
-			skip_for_now(scan, row);
 		scan->result.nfree++;
-	}
 	scan_list_add_range(&scan->pass.freed, row);
-
-	/* If it is a delayed one, it is not left to be scanned again as due. */
-	message_scan_take_due(scan->pass.rows);
 }
 
 /* A probe or a sweep has met a message that is free, unless it is locked. */
@@ -513,8 +448,5 @@ lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode)
 	}
 	row->tuple = row_tuple(row->slot);
 	row->form = message_read(row->tuple);
-
-	/* If it is a delayed one, it is not left to be scanned again as due. */
-	message_scan_take_due(pass->rows);
 	return true;
 }

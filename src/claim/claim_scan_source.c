@@ -4,19 +4,15 @@
  *	  Where the messages of a claim scan come from.
  *
  * NOTES
- *	  A pass merges messages from up to three sources into one sequence, in
- *	  the order in which they are handed out:
+ *	  A pass merges messages from two sources into one sequence, in the order
+ *	  in which they are handed out:
  *
  *	  1.  A range of message numbers of one priority, from the availability
  *	  map.  A claim has it reserved; where there are lanes, so has a sweep, and
  *	  a probe if groups have a bound.  Other sweeps and probes have not.  One
  *	  range is scanned at a time.
  *
- *	  2.  The delayed messages that are due.  A claim has all of them reserved
- *	  together, while it scans the ranges; where there are lanes, only until
- *	  they are given to these.
- *
- *	  3.  The messages that our own transaction has made free.
+ *	  2.  The messages that our own transaction has made free.
  *
  *	  Each source is read with a snapshot of its own, the latest.  If the
  *	  worker has emptied a segment before we had its tables locked, the
@@ -201,13 +197,6 @@ claim_scan_range(ClaimScan *scan, const MessageRange *range)
 	/* Nothing was scanned, so all of the range is given back as it was. */
 	if (message_scan_is_blocked(rows))
 		pass->skipped.n = 0;
-
-	/*
-	 * Other claims need not scan the uncertain ones again, except those that
-	 * have begun after our snapshot was taken.
-	 */
-	for (int i = 0; i < pass->skipped.n; i++)
-		pass->skipped.items[i].scanned_at = pass->now;
 	return scanned_to;
 }
 
@@ -230,71 +219,9 @@ claim_scan_add_range(ClaimScan *scan, const MessageRange *range,
 		if (!has_snapshot)
 			claim_scan_push_snapshot(scan);
 		has_snapshot = false;
-
-		/*
-		 * If the range is uncertain, an insertion under way may be part of a
-		 * prepared transaction, whose end no callback reports: so it counts
-		 * as skipped.
-		 */
-		message_scan_add_range(pass->rows, range,
-							   range->uncertain ? &pass->skipped : NULL);
+		message_scan_add_range(pass->rows, range);
 	} while (!message_scan_is_blocked(pass->rows) &&
 			 segment_snapshot_is_stale());
-}
-
-/*
- * Reserve and add the delayed messages that are due, if any, and those that
- * our own transaction has delayed.  If "uncertain" is set, they are also
- * reserved if the map only cannot rule out that one is due.  Returns whether
- * there are some.
- */
-bool
-claim_scan_add_delayed(ClaimScan *scan, bool uncertain)
-{
-	ScanPass   *pass = &scan->pass;
-	DelayedPart *delayed = &pass->delayed;
-	int32		queue_id = scan->request.queue->id;
-	TimestampTz from;
-	TimestampTz own_from;
-	bool		has_own;
-	int			n;
-
-	/* They were added, and are not all scanned yet. */
-	if (delayed->reserved)
-		return false;
-	has_own = pending_has_own_delayed(queue_id, pass->now, &own_from);
-	delayed->reserved = availability_reserve_delayed(queue_id, pass->now,
-													 uncertain, false, &from);
-	if (!delayed->reserved && !has_own)
-		return false;
-	if (has_own)
-		from = delayed->reserved ? Min(from, own_from) : own_from;
-	do
-	{
-		claim_scan_push_snapshot(scan);
-		n = message_scan_add_due(pass->rows, from, pass->now, scan->max_due,
-								 &delayed->more_due, &delayed->next_due);
-	} while (!message_scan_is_blocked(pass->rows) &&
-			 segment_snapshot_is_stale());
-	delayed->rescan = delayed->more_due;
-
-	/* Nothing of them is left to scan: do not make other sessions wait. */
-	if (n == 0 && !message_scan_is_blocked(pass->rows))
-		claim_scan_close_delayed(scan);
-	return n > 0;
-}
-
-/* Return the delayed messages that were not taken to the map. */
-void
-claim_scan_close_delayed(ClaimScan *scan)
-{
-	DelayedPart *delayed = &scan->pass.delayed;
-
-	if (delayed->reserved)
-		availability_close_delayed(message_scan_due_left(scan->pass.rows),
-								   delayed->rescan ? DT_NOBEGIN :
-								   delayed->next_due, delayed->uncertain);
-	delayed->reserved = false;
 }
 
 /*
@@ -325,38 +252,12 @@ claim_scan_add_own(ClaimScan *scan)
 }
 
 /*
- * No range could be reserved.  Returns whether delayed messages may be added
- * now; with *uncertain those that may have become free without a callback.
- */
-bool
-claim_scan_may_add_delayed(ClaimScan *scan, const ReserveRequest *request,
-						   bool *uncertain)
-{
-	DelayedPart *delayed = &scan->pass.delayed;
-
-	/*
-	 * They have come due since we have looked, or another session has given
-	 * them back.  If another one reserves them first, we will wait for it. If
-	 * we have left some unread ourselves, the next pass reads more.
-	 */
-	*uncertain = !request->delayed_is_due || delayed->more_due;
-	if (!*uncertain)
-		return true;
-
-	/* Once in a pass, before it answers that nothing is free. */
-	if (delayed->scanned_uncertain)
-		return false;
-	delayed->scanned_uncertain = true;
-	return true;
-}
-
-/*
  * There is nothing to scan, but other sessions may give back what they have
- * reserved: wait for one that does, with nothing reserved.  Returns false if
- * the pass is done.
+ * reserved, or (awaits_move) the worker is about to move delayed messages: wait
+ * for one of them, with nothing reserved.  Returns false if the pass is done.
  */
 bool
-claim_scan_wait(ClaimScan *scan)
+claim_scan_wait(ClaimScan *scan, bool awaits_move)
 {
 	/* The worker must not wait; a wake-up without need costs a probe. */
 	if (scan->request.no_wait)
@@ -366,7 +267,14 @@ claim_scan_wait(ClaimScan *scan)
 	}
 	if (!availability_wait_for_close(scan->request.queue->id,
 									 &scan->wait_until))
-		scan->pass.gave_up = true;
+	{
+		/*
+		 * To read the whole queue would be of no help if only the worker is
+		 * late: nothing is free before it has moved them.
+		 */
+		scan->pass.gave_up |= !awaits_move;
+		return false;
+	}
 
 	/* Counting a lane may have set it, too (lane_count.c). */
 	return !scan->pass.gave_up;
@@ -380,8 +288,6 @@ claim_scan_wait(ClaimScan *scan)
 bool
 claim_scan_begin_again(ClaimScan *scan)
 {
-	availability_undo_delayed();
-	memset(&scan->pass.delayed, 0, sizeof(DelayedPart));
 	if (scan->result.chosen.n > 0)
 		return false;
 	message_scan_wait_for_lock(scan->pass.rows);

@@ -149,7 +149,7 @@ group_candidates_add_free(ClaimScan *scan, const ScanRow *row, bool locked)
 	 * If the bound is 1, nothing of the group may overtake a message that was
 	 * delivered and is delayed, nor a locked one, which is a candidate too.
 	 */
-	if (!scan_row_is_due(scan, row))
+	if (segment_is_delayed(row->table->segment))
 		group->is_blocked |= new.was_delivered;
 	else if (first_out || !locked)
 		add_candidate(scan, group, &new);

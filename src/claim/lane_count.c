@@ -233,7 +233,12 @@ read_delivered(ClaimScan *scan, const LaneTurn *turn, LaneCount *count,
 		message_scan_end_parts(pass->rows);
 		claim_scan_push_snapshot(scan);
 		for (int i = 0; i < n; i++)
-			message_scan_add_range(pass->rows, &ranges[i], NULL);
+		{
+			message_scan_add_range(pass->rows, &ranges[i]);
+
+			/* Some may have been given back with a delay. */
+			message_scan_add_delayed(pass->rows, &ranges[i]);
+		}
 	} while (!message_scan_is_blocked(pass->rows) &&
 			 segment_snapshot_is_stale());
 
@@ -305,13 +310,12 @@ find_head(ClaimScan *scan, LaneCount *count, const ScanRow *row,
 		  bool was_delivered)
 {
 	bool		is_locked = scan_row_is_locked(row);
+	bool		is_delayed = segment_is_delayed(row->table->segment);
 	MessageRange head = {0};
 
 	head.first = head.last = message_id_number(row->form.id);
 	head.priority = row->form.priority;
 	head.due = DT_NOBEGIN;
-	head.scanned_at = DT_NOBEGIN;
-	head.delayed = segment_is_delayed(row->table->segment);
 	if (!was_delivered)
 	{
 		/*
@@ -320,7 +324,7 @@ find_head(ClaimScan *scan, LaneCount *count, const ScanRow *row,
 		 * and before others like it, and blocks nothing while it is delayed.
 		 * It is not counted, so it alone does not make the group full.
 		 */
-		if (!scan_row_is_due(scan, row) || count->has_head ||
+		if (is_delayed || count->has_head ||
 			!message_range_is_before(&head, count->range))
 			return;
 
@@ -330,7 +334,7 @@ find_head(ClaimScan *scan, LaneCount *count, const ScanRow *row,
 	}
 
 	/* One that was delivered comes before one that was not. */
-	if (is_locked || !scan_row_is_due(scan, row))
+	if (is_locked || is_delayed)
 		count->is_blocked = true;
 	else if (!count->has_head ||
 			 (was_delivered && !count->head_was_delivered))

@@ -9,8 +9,8 @@
  *	  takes these steps, until the claim is complete or nothing is left:
  *
  *	  1. Give.  If the availability map has anything that is due (claims that
- *	  have run out, delayed messages, uncertain ranges, all of a queue of
- *	  which it knows nothing), the pass reserves that, scans up to a number of
+ *	  have run out, what was locked, all of a queue of which it knows
+ *	  nothing), the pass reserves that, scans up to a number of
  *	  messages of all groups, and gives those that are free to their lanes.
  *	  It chooses nothing, and locks only what is to be removed or becomes a
  *	  dead letter.  That comes before any lane: all of it if the map knows
@@ -91,6 +91,7 @@
 #include "storage/message_scan.h"
 #include "storage/pending.h"
 #include "storage/pending_own.h"
+#include "storage/prepared.h"
 #include "storage/segment.h"
 #include "util/hash.h"
 
@@ -122,7 +123,6 @@ static bool lane_scan_step(ClaimScan *scan, ReserveRequest *request,
 						   Round *round);
 static void give_range(ClaimScan *scan, const MessageRange *range, int space);
 static void give_freed(ClaimScan *scan, int nfree);
-static bool give_delayed(ClaimScan *scan, bool uncertain);
 static bool give_delivered_delayed(ClaimScan *scan, uint64 incarnation);
 static void take_of_lane(ClaimScan *scan, ReserveRequest *request,
 						 const MessageRange *range, Round *round);
@@ -198,15 +198,11 @@ lane_scan_pass(ClaimScan *scan)
 		/* A group in which we have made room is full only for others. */
 		pending_give_turns(request.queue_id);
 	}
-	if (!request.only_lanes)
-		(void) give_delayed(scan, false);
 	while (goes_on && claim_scan_wants_more(scan))
 	{
 		CHECK_FOR_INTERRUPTS();
 
-		/* give_delayed() may have met a table that is locked. */
-		if (!message_scan_is_blocked(pass->rows))
-			goes_on = lane_scan_step(scan, &request, &round);
+		goes_on = lane_scan_step(scan, &request, &round);
 		if (message_scan_is_blocked(pass->rows))
 			goes_on = claim_scan_begin_again(scan);
 		request.now = pass->now = GetCurrentTimestamp();
@@ -221,7 +217,6 @@ lane_scan_step(ClaimScan *scan, ReserveRequest *request, Round *round)
 {
 	ScanPass   *pass = &scan->pass;
 	MessageRange range;
-	bool		uncertain;
 	int			before;
 
 	request->has_found = scan->result.chosen.n > 0;
@@ -259,29 +254,19 @@ lane_scan_step(ClaimScan *scan, ReserveRequest *request, Round *round)
 			/* We must not wait while what we have chosen is reserved. */
 			if (request->has_found)
 				return false;
-			return claim_scan_wait(scan);
+			return claim_scan_wait(scan, request->awaits_move);
 		case RESERVE_NONE:
 			break;
 	}
 
-	/* A claim that has something need not be complete. */
-	if (request->has_found)
-		return false;
-
 	/*
 	 * A probe gives nothing to lanes, and a claim cannot where there is no
 	 * room.  If there is something to give, the whole queue has to be read.
+	 * But a claim that has something need not be complete.
 	 */
-	if (request->only_lanes || request->no_space)
-	{
+	if (!request->has_found && (request->only_lanes || request->no_space))
 		pass->gave_up |= request->met_others;
-		return false;
-	}
-
-	/* Some may be our own: then only another pass can go on. */
-	return claim_scan_may_add_delayed(scan, request, &uncertain) &&
-		(give_delayed(scan, uncertain) || !uncertain) &&
-		!pass->lost && !pass->gave_up;
+	return false;
 }
 
 /* --- Giving free messages to their lanes --- */
@@ -312,7 +297,6 @@ give_range(ClaimScan *scan, const MessageRange *range, int space)
 	ScanPass   *pass = &scan->pass;
 	int			before = scan->result.nfree;
 	int64		scanned_to;
-	bool		wakes;
 
 	pass->nscanned = 0;
 	pass->space = space;
@@ -325,70 +309,7 @@ give_range(ClaimScan *scan, const MessageRange *range, int space)
 	 * map treats the messages as overflow for which there is space now.
 	 */
 	give_freed(scan, scan->result.nfree - before);
-
-	/*
-	 * A prepared transaction may have ended, and left room in a group.  No
-	 * callback has woken the sessions that wait for that.  While it has not
-	 * ended, each claim that finds nothing scans the range before it is due,
-	 * and must not wake a session.
-	 */
-	wakes = range->uncertain && scan->request.queue->group_concurrency > 0 &&
-		(pass->skipped.n == 0 || range->due <= pass->now);
 	give_back(scan, scanned_to);
-	if (wakes)
-		availability_wake_waiter(scan->request.queue->id);
-}
-
-/*
- * Give delayed messages that are due to their lanes; with "uncertain" also if
- * the map only cannot rule out that one is due.  Returns false if there are
- * none, if only our own are due, or if there are more than were read and none
- * of these could be given; but true if a table is locked.
- */
-static bool
-give_delayed(ClaimScan *scan, bool uncertain)
-{
-	ScanPass   *pass = &scan->pass;
-	int			before;
-	ScanRow		row;
-
-	/* If a table is locked, lane_scan_pass() begins again. */
-	if (!claim_scan_add_delayed(scan, uncertain))
-		return message_scan_is_blocked(pass->rows);
-	if (message_scan_is_blocked(pass->rows))
-		return true;
-	if (!pass->delayed.reserved)
-	{
-		/*
-		 * Only some that this transaction has delayed itself have come due.
-		 * Lanes do not get them before it ends: the next pass reads all.
-		 */
-		message_scan_end_parts(pass->rows);
-		pass->lost = true;
-		return false;
-	}
-	before = scan->result.nfree;
-	pass->lane_step = LANE_STEP_GIVE;
-	while (message_scan_next(pass->rows, &row))
-		claim_scan_row(scan, &row);
-	pass->lane_step = LANE_STEP_NONE;
-	give_freed(scan, scan->result.nfree - before);
-
-	/* They stay where they are, and the worker still has to move them. */
-	availability_delayed_given();
-	claim_scan_close_delayed(scan);
-	message_scan_end_parts(pass->rows);
-
-	/*
-	 * There are more, but none of these could be given.  The next pass reads
-	 * more of them, because this one would only meet the same again.
-	 */
-	if (pass->delayed.more_due && scan->result.nfree == before)
-		return false;
-
-	/* What was not read was returned as due now: this pass may read it yet. */
-	pass->delayed.more_due = false;
-	return true;
 }
 
 /*
@@ -426,7 +347,10 @@ lane_scan_give_due(ClaimScan *scan)
 		return false;
 	if (give_delivered_delayed(scan, incarnation))
 		return true;
-	availability_end_delivered(queue->id, incarnation);
+
+	/* One of those may have claimed messages without our knowing of it. */
+	if (!prepared_is_unknown())
+		availability_end_delivered(queue->id, incarnation);
 	return false;
 }
 

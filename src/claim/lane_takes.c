@@ -133,7 +133,6 @@ next_range(Takes *all, MessageRange *range)
 			take->range.first > range->last + READ_GAP)
 			break;
 		range->last = Max(range->last, take->range.last);
-		range->delayed |= take->range.delayed;
 	}
 	return true;
 }
@@ -240,10 +239,7 @@ lane_takes_scan(ClaimScan *scan, LaneTake *takes, int n)
 		read_range(scan, &all, &range, has_snapshot);
 		has_snapshot = true;
 		for (int i = 0; i < pass->skipped.n; i++)
-		{
-			pass->skipped.items[i].scanned_at = pass->now;
 			message_ranges_add(&passed, &pass->skipped.items[i], pass->now);
-		}
 	}
 	pass->skipped.n = 0;
 	pass->head_failed = false;

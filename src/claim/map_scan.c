@@ -6,8 +6,7 @@
  * NOTES
  *	  The map (availability.c) gives a claim one range of message numbers
  *	  after the other, reserved for it, and the scan reads each range with a
- *	  new snapshot.  Merged into that are the delayed messages that are due,
- *	  which are reserved together, and the messages that our own transaction
+ *	  new snapshot.  Merged into that are the messages that our own transaction
  *	  has made free, of which the map does not know yet.  Skipped messages are
  *	  returned to the map with the reservation.  If the result is empty, there
  *	  was a moment at which the map had nothing and no session had anything
@@ -61,7 +60,6 @@ map_scan_pass(ClaimScan *scan)
 
 	/* Others wait for the end of our reservations. */
 	message_scan_no_wait(pass->rows);
-	(void) claim_scan_add_delayed(scan, false);
 	claim_scan_add_own(scan);
 	for (int i = 0; i < RANGES_MAX && goes_on && claim_scan_wants_more(scan);
 		 i++)
@@ -74,10 +72,7 @@ map_scan_pass(ClaimScan *scan)
 			pending_rescan_own(pass->own_scans, 0);
 			goes_on = claim_scan_begin_again(scan);
 			if (goes_on)
-			{
-				(void) claim_scan_add_delayed(scan, false);
 				claim_scan_add_own(scan);
-			}
 		}
 		if (goes_on)
 			request.now = pass->now = GetCurrentTimestamp();
@@ -90,37 +85,27 @@ map_scan_pass(ClaimScan *scan)
 
 	/*
 	 * A claim that is complete may have left rows that it has added and not
-	 * scanned: our own ones are left to our next claim, and delayed ones go
-	 * back as due at once.
+	 * scanned: they are left to our next claim.
 	 */
 	if (pass->own_skipped)
 		pending_rescan_own(pass->own_scans, 0);
 	else if (!claim_scan_wants_more(scan))
 		pending_rescan_own(pass->own_scans, pass->own_scanned_to);
-	pass->delayed.rescan |= !claim_scan_wants_more(scan);
-	claim_scan_close_delayed(scan);
 }
 
 /*
  * Scan the first range that the map has; if it has none, the messages that
- * were added: delayed ones and those that our own transaction has made free.
- * Returns false if the pass is done.
+ * were added because our own transaction has made them free.  Returns false if
+ * the pass is done.
  */
 static bool
 reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
 {
 	ScanPass   *pass = &scan->pass;
 	bool		has_rows = message_scan_has_rows(pass->rows, false);
-	bool		uncertain;
 	int			before;
 	MessageRange range;
 
-	/*
-	 * We may have to wait for other sessions, and must not do so with the
-	 * delayed messages reserved.
-	 */
-	if (!has_rows)
-		claim_scan_close_delayed(scan);
 	request->has_found = has_rows || scan->result.chosen.n > 0;
 	switch (availability_reserve(request, &range))
 	{
@@ -146,7 +131,7 @@ reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
 			 */
 			if (request->has_found)
 				break;
-			return claim_scan_wait(scan);
+			return claim_scan_wait(scan, request->awaits_move);
 		case RESERVE_NONE:
 
 			/* Another session has found out that the queue has groups. */
@@ -158,16 +143,8 @@ reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
 			break;
 	}
 	if (has_rows)
-	{
 		claim_scan_added(scan);
-		return true;
-	}
-
-	/* A claim that has something need not be complete. */
-	return scan->result.chosen.n == 0 &&
-		claim_scan_may_add_delayed(scan, request, &uncertain) &&
-		(claim_scan_add_delayed(scan, uncertain) || !uncertain ||
-		 message_scan_is_blocked(pass->rows));
+	return has_rows;
 }
 
 /* In the order in which messages are claimed */
@@ -214,7 +191,8 @@ map_scan_probe(ClaimScan *scan)
 			pass->gave_up = true;
 			return;
 		}
-		if (!view.others || !claim_scan_wait(scan))
+		if ((!view.others && !view.awaits_move) ||
+			!claim_scan_wait(scan, !view.others))
 			return;
 		pass->now = GetCurrentTimestamp();
 	}
@@ -229,29 +207,16 @@ static void
 scan_view(ClaimScan *scan, const AvailabilityView *view)
 {
 	ScanPass   *pass = &scan->pass;
-	TimestampTz from = view->delayed ? view->delayed_from : DT_NOEND;
-	TimestampTz own_from;
-	TimestampTz next_due;
 
-	if (pending_has_own_delayed(scan->request.queue->id, pass->now,
-								&own_from))
-		from = Min(from, own_from);
 	do
 	{
 		message_scan_end_parts(pass->rows);
 		claim_scan_push_snapshot(scan);
 		for (int i = 0; i < view->n && claim_scan_wants_more(scan); i++)
 		{
-			message_scan_add_range(pass->rows, &view->ranges[i], NULL);
+			message_scan_add_range(pass->rows, &view->ranges[i]);
 			claim_scan_added(scan);
 			message_scan_end_range(pass->rows);
-		}
-		if (from != DT_NOEND && claim_scan_wants_more(scan))
-		{
-			(void) message_scan_add_due(pass->rows, from, pass->now,
-										scan->max_due,
-										&pass->delayed.more_due, &next_due);
-			claim_scan_added(scan);
 		}
 	} while (claim_scan_wants_more(scan) && segment_snapshot_is_stale());
 }

@@ -76,7 +76,6 @@ scan_list_add_range(LaneRanges *list, const ScanRow *row)
 	new->range.first = new->range.last = message_id_number(row->form.id);
 	new->range.priority = row->form.priority;
 	new->range.due = DT_NOBEGIN;
-	new->range.delayed = segment_is_delayed(row->table->segment);
 }
 
 /*

@@ -172,15 +172,7 @@ scan_row_may_be_claimed(const ScanRow *row)
 	return scan_row_is_changing(row);
 }
 
-/* --- Time and lane --- */
-
-/* Returns false for a delayed message whose time has not come. */
-bool
-scan_row_is_due(const ClaimScan *scan, const ScanRow *row)
-{
-	return !segment_is_delayed(row->table->segment) ||
-		message_due_at(row->table, row->tuple) <= scan->pass.now;
-}
+/* --- Its lane --- */
 
 /*
  * Returns whether the message is claimed with this lane: what had no room is

@@ -111,8 +111,7 @@ is_free(const Queue *queue, MessageTable *table, HeapTuple tuple,
 		const MessageForm *form, TimestampTz now)
 {
 	return !message_is_claimed(form, now) && !message_is_expired(form, now) &&
-		(!segment_is_delayed(table->segment) ||
-		 message_due_at(table, tuple) <= now) &&
+		!segment_is_delayed(table->segment) &&
 		!dedup_is_duplicate(queue, table, tuple) &&
 		!options_is_exhausted(queue, table, tuple);
 }
@@ -125,7 +124,6 @@ static bool
 claim_one(const Queue *queue, int64 id, const ClaimTerms *terms,
 		  Snapshot snapshot, MessageResult *result)
 {
-	MessageTable active = {0};
 	MessageTable table;
 	TupleTableSlot *slot;
 	TimestampTz now = GetCurrentTimestamp();
@@ -140,9 +138,7 @@ claim_one(const Queue *queue, int64 id, const ClaimTerms *terms,
 	message.tuple = row_tuple(slot);
 	message.form = message_read(message.tuple);
 	claimed = is_free(queue, &table, message.tuple, &message.form, now) &&
-		message_lock_as_seen(&table, slot,
-							 segment_is_delayed(table.segment) ?
-							 LockTupleExclusive : LockTupleNoKeyExclusive,
+		message_lock_as_seen(&table, slot, LockTupleNoKeyExclusive,
 							 LockWaitSkip);
 	if (claimed)
 	{
@@ -154,13 +150,10 @@ claim_one(const Queue *queue, int64 id, const ClaimTerms *terms,
 		HeapTuple	tuple;
 
 		message.tuple = row_tuple(slot);
-		tuple = claim_mark_message(&message, &claim, now, terms, snapshot,
-								   &active);
+		tuple = claim_mark_message(&message, &claim, now, terms, snapshot);
 		message_result_add(result, queue, RelationGetDescr(table.heap), tuple,
 						   now);
 		heap_freetuple(tuple);
-		if (active.heap != NULL)
-			message_table_close(&active, true);
 	}
 	ExecDropSingleTupleTableSlot(slot);
 	message_table_close(&table, true);

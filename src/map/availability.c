@@ -45,18 +45,16 @@
  *	  time: a map that is made anew knows nothing, and the next claim scans
  *	  from the start.
  *
- *	  5. Uncertain ranges.  No callback reports what COMMIT PREPARED makes
- *	  free, nor the end of a transaction that has locked a row with plain SQL.
- *	  A range in which that may happen is marked as uncertain.  It is scanned
- *	  once a second (availability_recheck_at), and before a claim answers that
- *	  nothing is free.  A scan that meets an insertion under way adds such a
- *	  range if the number is below "uncertain_below", that is, if a push was
- *	  given it before the map was made or cleared.  Rows that plain SQL has
- *	  written are noticed by a trigger, but not if it is disabled or the
- *	  transaction was prepared.  These are found by a scan of the whole queue.
- *	  A claim that finds nothing does that every ten seconds, or less often if
- *	  it takes long: a thousandth of the time at most
- *	  (availability_full_scan_is_due).
+ *	  5. Without a callback.  None runs at COMMIT PREPARED, nor as a transaction
+ *	  ends that has locked a row with plain SQL.  What a prepared transaction
+ *	  has changed is in a list, from which the worker returns it (prepared.c).
+ *	  A message that was locked is due a second later
+ *	  (availability_recheck_at), and scanned before a claim answers that
+ *	  nothing is free.  Rows that plain SQL has written are noticed
+ *	  by a trigger, but not if it is disabled or the transaction was prepared.
+ *	  These are found by a scan of the whole queue.  A claim that finds nothing
+ *	  does that every ten seconds, or less often if it takes long: a thousandth
+ *	  of the time at most (availability_full_scan_is_due).
  *
  *	  6. A map has room for a few ranges.  When there are too many, the two
  *	  whose union costs least are united (message_ranges.c).
@@ -127,8 +125,8 @@
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
 
-#define UNCERTAIN_PAUSE		USECS_PER_SEC	/* between scans of an uncertain
-											 * range */
+#define RECHECK_PAUSE		USECS_PER_SEC	/* between scans of a message that
+											 * is locked */
 
 #define LANES_PAUSE			(USECS_PER_SEC / 50)	/* between visits to wake
 													 * lanes */
@@ -142,6 +140,8 @@ static void lower_first_due(AvailabilityMap *map, TimestampTz due);
 static void lower_expiry(AvailabilityMap *map, TimestampTz expires_at);
 static void raise_end(AvailabilityMap *map, int priority, int64 end);
 static void know_numbers(AvailabilityMap *map, int64 block);
+static void add_delivered(AvailabilityMap *map, uint64 lane,
+						  const MessageRange *range);
 static bool is_behind_overflow(const AvailabilityMap *map,
 							   const MessageRange *range);
 static int64 take_from_block(AvailabilityMap *map, int64 block,
@@ -160,20 +160,11 @@ availability_clear(AvailabilityMap *map, TimestampTz now)
 	lanes_forget(map);
 	memset(map->next, 0, sizeof(map->next));
 	map->knows_delivered = false;
-
-	/*
-	 * A transaction that has inserted such a number may have been prepared,
-	 * and what it has returned is lost.
-	 */
-	for (int i = 0; i < QUEUE_PRIORITIES && map->knows_numbers; i++)
-		map->uncertain_below = Max(map->uncertain_below, map->end[i]);
 	map->ranges.n = 0;
 	availability_close_overflow(map);
 
 	/* Any delayed message may be due. */
 	map->delayed.due = map->delayed.from = DT_NOBEGIN;
-	map->delayed.uncertain = false;
-	map->delayed.given = DT_NOEND;
 	map->expires_at = DT_NOBEGIN;
 	map->incarnation = shmem_next_incarnation();
 	map->quiet = false;
@@ -192,7 +183,6 @@ availability_reset(AvailabilityMap *map, TimestampTz now)
 {
 	map->knows_numbers = false;
 	map->block_next = map->block_end = 0;
-	map->uncertain_below = NUMBERS_END;
 	for (int i = 0; i < QUEUE_PRIORITIES; i++)
 		map->end[i] = NUMBERS_END;
 	availability_clear(map, now);
@@ -235,8 +225,7 @@ availability_reset_queue(int32 queue_id)
 void
 availability_set_wake_at(AvailabilityMap *map)
 {
-	TimestampTz at = Min(map->expires_at,
-						 Min(map->delayed.due, map->delayed.given));
+	TimestampTz at = Min(map->expires_at, map->delayed.due);
 	TimestampTz lanes_at = lanes_next_wake(map);
 
 	/* Many lanes may wait: wake them together. */
@@ -333,7 +322,6 @@ know_numbers(AvailabilityMap *map, int64 block)
 	map->knows_numbers = true;
 	map->block_next = block;
 	map->block_end = block + MESSAGE_ID_BLOCK;
-	map->uncertain_below = block;
 	for (int i = 0; i < QUEUE_PRIORITIES; i++)
 	{
 		/* A claim may have scanned to the last number possible. */
@@ -360,7 +348,6 @@ availability_begin_queue(int32 queue_id)
 	know_numbers(map, block);
 	for (int i = 0; i < QUEUE_PRIORITIES; i++)
 		map->next[i] = block;
-	map->uncertain_below = 0;
 	map->switches = segment_switches();
 	map->delayed = NOTHING_DELAYED;
 	map->expires_at = DT_NOEND;
@@ -550,10 +537,9 @@ availability_return(Oid extension, int32 queue_id, uint64 lane,
 
 	/*
 	 * Claims will scan what is not below "next" anyway, so it needs no range
-	 * of its own.  But an uncertain range has to stay so; and where there are
-	 * lanes, messages enter them at once.
+	 * of its own.  But where there are lanes, messages enter them at once.
 	 */
-	if (!below.uncertain && !map->has_lanes)
+	if (!map->has_lanes)
 		below.last = Min(below.last, map->next[below.priority] - 1);
 	if (below.first <= below.last)
 		availability_add_range(map, lane, &below, now);
@@ -567,13 +553,13 @@ availability_return(Oid extension, int32 queue_id, uint64 lane,
 }
 
 /*
- * A transaction has ended, and a message that is delayed until "from" may be
- * free when it is "due".  It does not expire before expires_at.
+ * A transaction has ended, and the worker may have to move a message that is
+ * delayed until "from" when it is "due".  It does not expire before
+ * expires_at.
  */
 void
 availability_return_delayed(Oid extension, int32 queue_id, TimestampTz from,
-							TimestampTz due, bool uncertain,
-							TimestampTz expires_at)
+							TimestampTz due, TimestampTz expires_at)
 {
 	AvailabilityMap *map = shmem_find_map(extension, queue_id);
 
@@ -583,7 +569,7 @@ availability_return_delayed(Oid extension, int32 queue_id, TimestampTz from,
 		database_map_evicted(database_mine(), due);
 		return;
 	}
-	availability_add_delayed(map, from, due, uncertain);
+	availability_add_delayed(map, from, due);
 	lower_expiry(map, expires_at);
 	lower_first_due(map, due);
 	availability_unlock_and_wake(map, 0);
@@ -592,20 +578,22 @@ availability_return_delayed(Oid extension, int32 queue_id, TimestampTz from,
 /* Add to what a map, which is locked, knows of delayed messages. */
 void
 availability_add_delayed(AvailabilityMap *map, TimestampTz from,
-						 TimestampTz due, bool uncertain)
+						 TimestampTz due)
 {
 	DelayedInfo *delayed = &map->delayed;
 
 	delayed->from = Min(delayed->from, from);
 	delayed->due = Min(delayed->due, Max(due, DUE_UNKNOWN));
-	delayed->uncertain |= uncertain;
 }
 
-/* Returns when to scan an uncertain range again. */
+/*
+ * Returns when to scan a message again that another transaction has locked:
+ * no callback may report the end of that.
+ */
 TimestampTz
 availability_recheck_at(TimestampTz now)
 {
-	return now + UNCERTAIN_PAUSE;
+	return now + RECHECK_PAUSE;
 }
 
 /* Add a range of a lane to a map, which is locked. */
@@ -629,16 +617,39 @@ availability_add_range(AvailabilityMap *map, uint64 lane,
 	else
 	{
 		/*
-		 * What is due later, or uncertain, is or may be under a claim.  The
-		 * lanes of groups with a bound have to know it, or the next claim
-		 * would count too few.
+		 * What is due later is or may be under a claim.  The lanes of groups
+		 * with a bound have to know it, or the next claim would count too
+		 * few.
 		 */
-		if (map->bound > 0 && lane != LANE_WITHOUT_KEY &&
-			lane != LANE_OF_OVERFLOW &&
-			!lanes_add_delivered(map, lane, range))
-			availability_lose_delivered(map);
+		add_delivered(map, lane, range);
 		message_ranges_add(&map->ranges, range, now);
 	}
+}
+
+/* Something in the range may be under a claim.  The map is locked. */
+static void
+add_delivered(AvailabilityMap *map, uint64 lane, const MessageRange *range)
+{
+	if (map->bound > 0 && lane != LANE_WITHOUT_KEY &&
+		lane != LANE_OF_OVERFLOW && !lanes_add_delivered(map, lane, range))
+		availability_lose_delivered(map);
+}
+
+/*
+ * A transaction is prepared that has changed messages in this range.  When it
+ * has ended, they may count toward the bound of their group before the worker
+ * returns them.
+ */
+void
+availability_prepare(Oid extension, int32 queue_id, uint64 lane,
+					 const MessageRange *range)
+{
+	AvailabilityMap *map = shmem_find_map(extension, queue_id);
+
+	if (map == NULL)
+		return;
+	add_delivered(map, lane, range);
+	availability_unlock_and_wake(map, 0);
 }
 
 /*

@@ -10,7 +10,6 @@
 #ifndef QUEUE_AVAILABILITY_H
 #define QUEUE_AVAILABILITY_H
 
-#include "access/twophase.h"
 #include "datatype/timestamp.h"
 #include "port/atomics.h"
 #include "storage/condition_variable.h"
@@ -25,14 +24,9 @@
 /* What is known of the delayed messages of a queue */
 typedef struct DelayedInfo
 {
-	TimestampTz due;			/* when the next one is, or DT_NOEND */
-	TimestampTz from;			/* those that are left are delayed until then
-								 * or later */
-	bool		uncertain;		/* no callback will report when one of them
-								 * becomes free */
-	TimestampTz given;			/* those that were due from then on were given
-								 * to lanes, and the worker has to move them;
-								 * or DT_NOEND */
+	TimestampTz due;			/* when the worker has to move some, or
+								 * DT_NOEND */
+	TimestampTz from;			/* all of them are delayed until then or later */
 } DelayedInfo;
 
 /* The depths of a queue: numbers of messages (counts.c) */
@@ -103,10 +97,7 @@ typedef struct AvailabilityMap
 										 * once */
 	int64		end[QUEUE_PRIORITIES];	/* no push was given a number from
 										 * here on */
-	int64		uncertain_below;	/* of an insertion under way of a number
-									 * below, no callback may report the end */
-	MessageRanges ranges;		/* below "next", unless they are uncertain, or
-								 * there are lanes */
+	MessageRanges ranges;		/* below "next", unless there are lanes */
 	DelayedInfo delayed;
 	TimestampTz full_scan_at;	/* when a claim scans all of the queue, if it
 								 * seems empty */
@@ -202,20 +193,8 @@ map_first_due(const AvailabilityMap *map)
 													   &map->first_due));
 }
 
-/*
- * Returns whether a delayed message may be free although none is due.  Where
- * transactions may be prepared, it may be even if the map does not say so: a
- * scan that meets its insertion only has it scanned again a second later
- * (due_messages.c).
- */
-static inline bool
-map_delayed_is_uncertain(const AvailabilityMap *map)
-{
-	return map->delayed.uncertain || max_prepared_xacts > 0;
-}
-
 /* Nothing is delayed */
-#define NOTHING_DELAYED		((DelayedInfo) {DT_NOEND, DT_NOEND, false, DT_NOEND})
+#define NOTHING_DELAYED		((DelayedInfo) {DT_NOEND, DT_NOEND})
 
 /*
  * When a range is due of which nothing is known: it counts as overdue, but
@@ -257,8 +236,9 @@ extern void availability_return(Oid extension, int32 queue_id, uint64 lane,
 								TimestampTz expires_at, TimestampTz now);
 extern void availability_return_delayed(Oid extension, int32 queue_id,
 										TimestampTz from, TimestampTz due,
-										bool uncertain,
 										TimestampTz expires_at);
+extern void availability_prepare(Oid extension, int32 queue_id, uint64 lane,
+								 const MessageRange *range);
 extern TimestampTz availability_recheck_at(TimestampTz now);
 extern void availability_tell_due(int32 queue_id, TimestampTz due);
 
@@ -279,7 +259,9 @@ extern void availability_add_overflow(AvailabilityMap *map,
 extern int	availability_pick_overflow(const AvailabilityMap *map);
 extern void availability_close_overflow(AvailabilityMap *map);
 extern void availability_add_delayed(AvailabilityMap *map, TimestampTz from,
-									 TimestampTz due, bool uncertain);
+									 TimestampTz due);
+extern bool availability_awaits_move(const AvailabilityMap *map,
+									 TimestampTz now);
 extern void availability_lose_delivered(AvailabilityMap *map);
 extern void availability_set_wake_at(AvailabilityMap *map);
 extern void availability_clear_ready(AvailabilityMap *map, TimestampTz now);

@@ -231,21 +231,6 @@ availability_is_first(int32 queue_id, uint64 lane, const MessageRange *range)
 }
 
 /*
- * Wake a session that waits, because there may be room in a group, and
- * something of it may be free.
- */
-void
-availability_wake_waiter(int32 queue_id)
-{
-	AvailabilityMap *map = find_own_map(queue_id);
-
-	if (map != NULL)
-		availability_unlock_and_wake(map, map->nlanes > 0 ||
-									 availability_pick_overflow(map) >= 0 ?
-									 1 : 0);
-}
-
-/*
  * Returns whether the lanes tell a claim with this bound how many messages
  * are under live claims.
  */
@@ -322,13 +307,8 @@ availability_end_delivered(int32 queue_id, uint64 incarnation)
 	for (int p = 0; p < QUEUE_PRIORITIES; p++)
 		complete = complete && map->next[p] >= map->end[p];
 
-	/*
-	 * Where an insertion is under way, a prepared transaction may have
-	 * inserted a message and claimed it.
-	 */
 	for (int i = 0; i < map->ranges.n; i++)
-		complete = complete && !map->ranges.items[i].insertion &&
-			map->ranges.items[i].due != DUE_UNKNOWN;
+		complete = complete && map->ranges.items[i].due != DUE_UNKNOWN;
 	map->knows_delivered = complete;
 
 	/* Visit again: the claim gives what it has reserved to the lanes soon. */

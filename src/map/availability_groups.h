@@ -28,7 +28,6 @@ extern void availability_clear_lanes(Oid extension, int32 queue_id);
 extern void availability_give_turn(int32 queue_id, uint64 lane);
 extern bool availability_is_first(int32 queue_id, uint64 lane,
 								  const MessageRange *range);
-extern void availability_wake_waiter(int32 queue_id);
 extern bool availability_knows_delivered(int32 queue_id, int bound);
 extern uint64 availability_begin_delivered(int32 queue_id, int bound);
 extern void availability_end_delivered(int32 queue_id, uint64 incarnation);

@@ -36,7 +36,7 @@ static bool
 map_is_new(const AvailabilityMap *map)
 {
 	for (int p = 0; p < QUEUE_PRIORITIES; p++)
-		if (map->next[p] < Min(map->end[p], map->uncertain_below))
+		if (map->next[p] == 0 && map->end[p] > 0)
 			return true;
 	for (int i = 0; i < map->ranges.n; i++)
 		if (map->ranges.items[i].due == DUE_UNKNOWN)
@@ -85,7 +85,7 @@ fill_status(const AvailabilityMap *map, MapStatus *status)
 	{
 		const MessageRange *range = &map->ranges.items[i];
 
-		status->uncertain |= range->uncertain;
+		status->uncertain |= range->is_locked;
 		if (knows_numbers)
 			status->numbers += range->last - range->first + 1;
 	}

@@ -31,7 +31,8 @@ typedef struct MapStatus
 								 * yet; -1 if not known */
 	int			ranges;			/* in which something may be free */
 	int64		numbers;		/* in these ranges; -1 if not known */
-	bool		uncertain;		/* one of them is scanned again and again */
+	bool		uncertain;		/* something is locked in one of them, and
+								 * scanned again and again */
 	int			lanes;			/* that have a turn; -1 if the queue has no
 								 * groups, as far as the map knows */
 	int			reservations;	/* that are open */

@@ -6,8 +6,8 @@
  * NOTES
  *	  See availability.c for the design.  A session may have one range
  *	  reserved at a time, of the map or of a lane, or one of each of several
- *	  lanes (availability_lanes.c); and the delayed messages of one queue.
- *	  What is reserved is not in the map.  When the session has scanned a
+ *	  lanes (availability_lanes.c); and the worker the delayed messages of one
+ *	  queue.  What is reserved is not in the map.  When the session has scanned a
  *	  range, it gives back what others may claim; but it keeps the reservation
  *	  open while there are messages that it has chosen and not marked, because
  *	  these are no longer in the map, and not yet claimed.
@@ -34,6 +34,7 @@
 #include "map/lanes.h"
 #include "map/lanes_table.h"
 #include "map/shmem_maps.h"
+#include "shmem/database_state.h"
 
 /* How many numbers a claim reserves, at least */
 #define OVERDUE_WIDTH	4096	/* of an overdue range, which may be sparse */
@@ -70,16 +71,15 @@ static struct
 }			reserved;
 
 /*
- * The delayed messages that this session has reserved, as they were; or if
- * the close is deferred, what is added to the map at the end of the
- * transaction.
+ * The delayed messages of which this process, the worker, moves some; map is
+ * NULL if it does not.
  */
 static struct
 {
 	AvailabilityMap *map;
-	bool		is_deferred;
-	DelayedInfo left;
-}			delayed;
+	DelayedInfo before;			/* what the map has known of them */
+	DelayedInfo after;			/* what it knows if the transaction commits */
+}			moving;
 
 static int	pick_fresh(const AvailabilityMap *map);
 static void take_fresh(AvailabilityMap *map, int priority, int64 width);
@@ -99,11 +99,10 @@ static void abandon_reservation(AvailabilityMap *map, bool is_overflow);
 /*
  * Reserve the first range of a queue in which something may be free.
  *
- * Returns RESERVE_NONE if there is none, and no other session has a
- * reservation open; the request says whether a delayed message is due even
- * so.  Returns it also, whatever others have open, if the request says that
- * the caller has to do something else (met_lanes, no_space).  Returns
- * RESERVE_WAIT if other sessions have reservations open, or if there is no
+ * Returns RESERVE_NONE if there is none, no other session has a reservation
+ * open, and no delayed message is due.  Returns it also, whatever others have
+ * open, if the request says that the caller has to do something else
+ * (met_lanes, no_space).  Otherwise returns RESERVE_WAIT, also if there is no
  * room for a map.
  */
 ReserveResult
@@ -137,6 +136,7 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 
 	/* Set anew by what reserves a lane, or overflow as if it were one. */
 	request->is_lane = false;
+	request->awaits_move = false;
 	request->nreserved = 1;
 
 	/* The claim learns that the queue has groups, and begins again. */
@@ -154,23 +154,24 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 	}
 	else
 	{
-		request->delayed_is_due = map->delayed.due <= request->now;
+		bool		others = map->open > (reserved.map == map);
 
 		/*
 		 * Other sessions may give back what they have reserved; our own
-		 * reservations do not count.  But there is no reason to wait for that
-		 * if the caller begins again with lanes (met_lanes), or reads the
-		 * whole queue (no_space).
+		 * reservation does not count.  But there is no reason to wait for
+		 * that if the caller begins again with lanes (met_lanes), or reads
+		 * the whole queue (no_space).  The worker itself (only_due) moves
+		 * what is delayed in its next step.
 		 */
+		request->awaits_move = !others && !request->only_due &&
+			availability_awaits_move(map, request->now);
 		if (!request->met_lanes && !request->no_space &&
-			map->open > (delayed.map == map) + (reserved.map == map))
+			(others || request->awaits_move))
 			result = RESERVE_WAIT;
 
 		/*
-		 * MAP_READY stays if the claim has found something, or if an
-		 * uncertain range may be left because the worker has not asked for
-		 * it.  A probe of lanes may clear it, because the worker's scan of an
-		 * uncertain range sets it again.
+		 * MAP_READY stays if the claim has found something, or if the worker
+		 * has not asked for all that there is.
 		 */
 		if (!request->has_found && !request->only_due)
 			availability_clear_ready(map, request->now);
@@ -182,9 +183,8 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 }
 
 /*
- * Reserve the first range in the order in which messages are claimed.  An
- * uncertain range that is not due is the last choice.  Returns false if there
- * is no range.
+ * Reserve the first range in the order in which messages are claimed.  What is
+ * locked and not due is the last choice.  Returns false if there is no range.
  */
 static bool
 reserve_range(AvailabilityMap *map, const ReserveRequest *request,
@@ -199,11 +199,7 @@ reserve_range(AvailabilityMap *map, const ReserveRequest *request,
 	{
 		const MessageRange *range = &map->ranges.items[i];
 
-		/*
-		 * Numbers that were never reserved come before an uncertain range
-		 * that is not due.  Any range may lie above "next" if it is
-		 * uncertain, or if there are lanes (availability_return).
-		 */
+		/* Where there are lanes, a range may lie above "next". */
 		is_fresh = range->due > request->now || priority > range->priority ||
 			(priority == range->priority &&
 			 map->next[priority] < range->first);
@@ -327,10 +323,9 @@ reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
 
 	/*
 	 * A probe that finds nothing in the lanes reads the whole queue if
-	 * anything else may be free, or may have become free without a callback.
+	 * anything else may be free.
 	 */
-	request->met_others = has_fresh || i >= 0 || overflow >= 0 ||
-		map->delayed.due <= request->now || map_delayed_is_uncertain(map);
+	request->met_others = has_fresh || i >= 0 || overflow >= 0;
 
 	/* The caller passes the same request for each step. */
 	request->space = 0;
@@ -377,9 +372,9 @@ reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
 
 	/*
 	 * No lane has anything for us.  What is due may be left, because the
-	 * claim has preferred lanes; with overflow there is no space for it.  An
-	 * uncertain range that is not due is scanned before a claim answers that
-	 * nothing is free; the worker leaves it until it is due.
+	 * claim has preferred lanes; with overflow there is no space for it. What
+	 * is locked is scanned before a claim answers that nothing is free; the
+	 * worker leaves it until it is due.
 	 */
 	if (overflow < 0)
 		return (is_due || !request->only_due) &&
@@ -433,10 +428,6 @@ take_fresh(AvailabilityMap *map, int priority, int64 width)
 
 	/* Where there are lanes, a range that is free at once is overflow. */
 	range->due = map->has_lanes ? DUE_UNKNOWN : DT_NOBEGIN;
-
-	/* Below that, an insertion under way may be prepared (availability.c). */
-	range->uncertain = *next < map->uncertain_below;
-	range->scanned_at = DT_NOBEGIN;
 	*next = range->last + 1;
 }
 
@@ -542,7 +533,7 @@ void
 availability_give_to_lanes(const LaneRange *ranges, int n, int nfree,
 						   TimestampTz now)
 {
-	AvailabilityMap *map = reserved.map != NULL ? reserved.map : delayed.map;
+	AvailabilityMap *map = reserved.map;
 	bool		is_first = reserved.kind == RESERVED_OVERFLOW;
 
 	Assert(map != NULL);
@@ -597,110 +588,71 @@ availability_close(void)
 	availability_unlock_returned(map);
 }
 
-/* --- The delayed messages that are due --- */
+/* --- The worker moves delayed messages --- */
 
 /*
- * If a delayed message is due, or with "uncertain" if the map only cannot rule
- * that out, reserve those that the map knows of: then it knows of none until
- * they are closed.  Those that claims have given to lanes, and that are still
- * where they were, are left to the worker, which moves them ("for_worker").
- * Sets *from to a time before which none of those that are reserved is due.
- * Returns false if none is due.
+ * If the worker has to move delayed messages of the queue, reserve them: then
+ * the map knows of none until the transaction has ended, and a claim that finds
+ * nothing waits for that.  Sets *from to a time before which none of them is
+ * due.  Returns false if none is due.
  */
 bool
-availability_reserve_delayed(int32 queue_id, TimestampTz now, bool uncertain,
-							 bool for_worker, TimestampTz *from)
+availability_begin_move(int32 queue_id, TimestampTz now, TimestampTz *from)
 {
 	AvailabilityMap *map = shmem_get_map(queue_id);
-	DelayedInfo *known;
-	TimestampTz given;
 	bool		is_due;
 
-	Assert(delayed.map == NULL);
+	Assert(moving.map == NULL);
+
+	/* There is no room for a map: any of them may be due. */
+	*from = DT_NOBEGIN;
 	if (map == NULL)
-		return false;
-	known = &map->delayed;
-	given = known->given;
-	*from = for_worker ? Min(known->from, given) : known->from;
-	is_due = known->due <= now || (for_worker && given <= now) ||
-		(uncertain && map_delayed_is_uncertain(map));
+		return true;
+	is_due = map->delayed.due <= now;
 	if (is_due)
 	{
-		delayed.left.from = *from;
-		delayed.left.due = DT_NOBEGIN;
-		delayed.left.uncertain = false;
-		delayed.map = map;
+		moving.map = map;
+		moving.before = moving.after = map->delayed;
+		*from = map->delayed.from;
+		map->delayed = NOTHING_DELAYED;
 		map->open++;
-		*known = NOTHING_DELAYED;
-		if (!for_worker)
-			known->given = given;
 	}
 	LWLockRelease(&map->lock);
 	return is_due;
 }
 
 /*
- * The claim has given messages that were reserved to lanes.  They stay where
- * they are until they are claimed, or the worker moves them.
+ * Those that are left are delayed until "from" or later, and the worker has to
+ * move some again when they are "due".
  */
 void
-availability_delayed_given(void)
+availability_moved(TimestampTz from, TimestampTz due)
 {
-	AvailabilityMap *map = delayed.map;
+	moving.after.from = from;
+	moving.after.due = due;
 
-	Assert(map != NULL);
-	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-	map->delayed.given = Min(map->delayed.given, delayed.left.from);
-	LWLockRelease(&map->lock);
+	/* A queue without a map is found by a scan of all queues. */
+	if (moving.map == NULL && due != DT_NOEND)
+		database_map_evicted(database_mine(), due);
 }
 
 /*
- * The caller has scanned the delayed messages.  Those that are left are
- * delayed until "from" or later, and have to be scanned again when the first
- * one is "due".
+ * The worker's transaction has ended, and what it has moved was returned to
+ * the map: close the reservation.
  */
 void
-availability_close_delayed(TimestampTz from, TimestampTz due, bool uncertain)
+availability_end_move(bool commit)
 {
-	AvailabilityMap *map = delayed.map;
+	AvailabilityMap *map = moving.map;
+	const DelayedInfo *left = commit ? &moving.after : &moving.before;
 
-	Assert(map != NULL);
+	if (map == NULL)
+		return;
+	moving.map = NULL;
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-	delayed.map = NULL;
-	availability_add_delayed(map, from, due, uncertain);
+	availability_add_delayed(map, left->from, left->due);
 	map->open--;
 	availability_unlock_returned(map);
-}
-
-/*
- * The caller has not scanned the delayed messages to the end: give them back
- * as they were.
- */
-void
-availability_undo_delayed(void)
-{
-	/* A deferred close waits for the end of the transaction. */
-	if (delayed.map != NULL && !delayed.is_deferred)
-		availability_close_delayed(delayed.left.from, delayed.left.due,
-								   delayed.left.uncertain);
-}
-
-/*
- * For the worker, which has scanned the delayed messages, and has moved some
- * of them in this transaction: close the reservation when the transaction has
- * ended, as availability_close_delayed() does.  The map knows nothing of what
- * was moved before that is returned at the end; so a claim that finds nothing
- * has to wait until then.
- */
-void
-availability_defer_close_delayed(TimestampTz from, TimestampTz due,
-								 bool uncertain)
-{
-	Assert(delayed.map != NULL);
-	delayed.is_deferred = true;
-	delayed.left.from = from;
-	delayed.left.due = due;
-	delayed.left.uncertain = uncertain;
 }
 
 /* --- The end of a transaction --- */
@@ -718,20 +670,6 @@ availability_close_all(void)
 	if (reserved.map != NULL)
 		availability_give_back(-1, &none, GetCurrentTimestamp());
 	availability_close();
-	availability_undo_delayed();
-}
-
-/*
- * The worker's transaction has ended, and the delayed messages that it has
- * moved were returned: close their reservation.
- */
-void
-availability_close_deferred(void)
-{
-	if (!delayed.is_deferred)
-		return;
-	delayed.is_deferred = false;
-	availability_undo_delayed();
 }
 
 /*
@@ -750,10 +688,9 @@ availability_abandon_all(void)
 		reserved.kind = RESERVED_NOTHING;
 		reserved.map = NULL;
 	}
-	if (delayed.map != NULL)
-		abandon_reservation(delayed.map, false);
-	delayed.map = NULL;
-	delayed.is_deferred = false;
+	if (moving.map != NULL)
+		abandon_reservation(moving.map, false);
+	moving.map = NULL;
 }
 
 static void
@@ -778,5 +715,5 @@ abandon_reservation(AvailabilityMap *map, bool is_overflow)
 bool
 availability_is_reserving(void)
 {
-	return reserved.map != NULL || delayed.map != NULL;
+	return reserved.map != NULL || moving.map != NULL;
 }

@@ -19,8 +19,8 @@
 typedef struct ReserveRequest
 {
 	int32		queue_id;
-	TimestampTz began;			/* when the call began; it scans uncertain
-								 * ranges once */
+	TimestampTz began;			/* when the call began; it scans what is
+								 * locked once */
 	TimestampTz now;
 	int64		width;			/* how many numbers it wants to scan */
 	bool		has_found;		/* it has already found messages */
@@ -52,8 +52,8 @@ typedef struct ReserveRequest
 	bool		met_others;		/* there is something that is not in lanes */
 	bool		met_lanes;		/* the claim does not know that there are
 								 * groups */
-	bool		delayed_is_due; /* there is no range, but a delayed message is
-								 * due */
+	bool		awaits_move;	/* WAIT: only for the worker, which is about
+								 * to move delayed messages that are due */
 } ReserveRequest;
 
 typedef enum ReserveResult
@@ -61,9 +61,10 @@ typedef enum ReserveResult
 	RESERVE_DONE,				/* a range is reserved */
 	RESERVE_NONE,				/* nothing is reserved: nothing is free, or
 								 * the request says why (met_lanes, no_space,
-								 * met_others, delayed_is_due) */
+								 * met_others) */
 	RESERVE_WAIT				/* other sessions have reservations open, and
-								 * may give something back; or there is no
+								 * may give something back; or the worker has
+								 * to move delayed messages; or there is no
 								 * room for a map */
 } ReserveResult;
 
@@ -78,20 +79,14 @@ extern void availability_give_to_lanes(const LaneRange *ranges, int n,
 extern void availability_keep_turn(void);
 extern void availability_close(void);
 
-/* The delayed messages that are due */
-extern bool availability_reserve_delayed(int32 queue_id, TimestampTz now,
-										 bool uncertain, bool for_worker,
-										 TimestampTz *from);
-extern void availability_delayed_given(void);
-extern void availability_close_delayed(TimestampTz from, TimestampTz due,
-									   bool uncertain);
-extern void availability_undo_delayed(void);
-extern void availability_defer_close_delayed(TimestampTz from,
-											 TimestampTz due, bool uncertain);
+/* The worker moves delayed messages that are due */
+extern bool availability_begin_move(int32 queue_id, TimestampTz now,
+									TimestampTz *from);
+extern void availability_moved(TimestampTz from, TimestampTz due);
 
 /* The end of a transaction, in the order of pending.c */
 extern void availability_close_all(void);
-extern void availability_close_deferred(void);
+extern void availability_end_move(bool commit);
 extern void availability_abandon_all(void);
 extern bool availability_is_reserving(void);
 

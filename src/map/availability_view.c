@@ -6,7 +6,8 @@
  * NOTES
  *	  See availability.c for the design.  A probe, which reserves nothing,
  *	  scans what a claim would scan.  A claim that finds only reservations of
- *	  other sessions waits until one of them is closed.
+ *	  other sessions, or delayed messages that the worker is about to move,
+ *	  waits until a reservation is closed.
  *
  * src/map/availability_view.c
  *
@@ -15,6 +16,7 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
+#include "utils/timestamp.h"
 
 #include "catalog/relations.h"
 #include "map/availability.h"
@@ -22,6 +24,7 @@
 #include "map/availability_view.h"
 #include "map/lanes.h"
 #include "map/shmem_maps.h"
+#include "shmem/database_state.h"
 #include "util/clock.h"
 #include "util/compat.h"
 
@@ -83,8 +86,7 @@ fill_view(AvailabilityMap *map, TimestampTz now, AvailabilityView *view)
 	view->incomplete = view->n > LIST_LANES_MAX;
 	view->n = Min(view->n, LIST_LANES_MAX);
 	for (int i = 0; i < map->ranges.n; i++)
-		if (map->ranges.items[i].due <= now ||
-			map->ranges.items[i].uncertain)
+		if (map->ranges.items[i].due <= now || map->ranges.items[i].is_locked)
 			view->ranges[view->n++] = map->ranges.items[i];
 	for (int p = 0; p < QUEUE_PRIORITIES; p++)
 		if (map->next[p] < map->end[p])
@@ -97,13 +99,24 @@ fill_view(AvailabilityMap *map, TimestampTz now, AvailabilityView *view)
 			range->last = map->end[p] - 1;
 		}
 	view->others = map->open > 0;
-	view->delayed = map->delayed.due <= now || map_delayed_is_uncertain(map);
-	view->delayed_from = map->delayed.from;
+	view->awaits_move = availability_awaits_move(map, now);
+}
+
+/*
+ * Returns whether delayed messages are due that the worker is about to move.
+ * The map is locked.
+ */
+bool
+availability_awaits_move(const AvailabilityMap *map, TimestampTz now)
+{
+	/* A map that knows nothing may have nothing that is due. */
+	return map->delayed.due > DUE_UNKNOWN && map->delayed.due <= now &&
+		database_has_worker();
 }
 
 /*
  * Wait until another session closes a reservation of the queue, or none has
- * one open; for WAIT_STEP at most.  Returns false if the waits of the call
+ * one open and the worker has nothing to move; for WAIT_STEP at most.  Returns false if the waits of the call
  * have taken WAIT_MAX together, or if there is no memory for any map.  *until
  * is 0 before the first wait of a call.
  */
@@ -133,15 +146,16 @@ static void
 sleep_until_close(AvailabilityMap *map)
 {
 	ConditionVariable *closing = shmem_close_condition(map);
-	bool		is_open;
+	bool		waits;
 
 	/* First, so that a close after our test of the map wakes us. */
 	ConditionVariablePrepareToSleep(closing);
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-	is_open = map->open > 0;
-	map->waiting |= is_open;
+	waits = map->open > 0 ||
+		availability_awaits_move(map, GetCurrentTimestamp());
+	map->waiting |= waits;
 	LWLockRelease(&map->lock);
-	if (is_open)
+	if (waits)
 		ConditionVariableTimedSleep(closing, WAIT_STEP,
 									compat_wait_event("QueueAvailabilityMap"));
 	ConditionVariableCancelSleep();

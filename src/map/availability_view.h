@@ -23,8 +23,8 @@ typedef struct AvailabilityView
 	MessageRange ranges[VIEW_RANGES_MAX];
 	bool		incomplete;		/* there are more lanes than fit */
 	bool		others;			/* other sessions have reservations open */
-	bool		delayed;		/* delayed messages may be due */
-	TimestampTz delayed_from;	/* see DelayedInfo */
+	bool		awaits_move;	/* the worker is about to move delayed
+								 * messages that are due */
 } AvailabilityView;
 
 extern bool availability_view(int32 queue_id, bool has_lanes,

@@ -377,8 +377,6 @@ add_unknown_ranges(AvailabilityMap *map, TimestampTz now)
 			range.priority = p;
 			range.last = map->end[p] - 1;
 			range.due = DUE_UNKNOWN;
-			range.scanned_at = DT_NOBEGIN;
-			range.uncertain = map->uncertain_below > 0;
 			message_ranges_add(&map->ranges, &range, now);
 			map->next[p] = map->end[p];
 		}

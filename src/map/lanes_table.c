@@ -59,7 +59,6 @@ typedef struct Piece
 	EntryNumber previous;		/* in the list */
 	EntryNumber next;			/* or, if unused, the next unused one */
 	int16		priority;
-	bool		delayed;		/* see MessageRange */
 } Piece;
 
 /* Which entries of an array are used */
@@ -337,9 +336,7 @@ fill_range(MessageRange *range, const Piece *piece)
 	range->priority = piece->priority;
 	range->first = piece->first;
 	range->last = piece->last;
-	range->delayed = piece->delayed;
 	range->due = DT_NOBEGIN;
-	range->scanned_at = DT_NOBEGIN;
 }
 
 /* Returns where a list has the number of the piece behind that one. */
@@ -377,7 +374,6 @@ insert_piece(PieceList *list, EntryNumber previous, const MessageRange *range,
 	piece->first = range->first;
 	piece->last = range->last;
 	piece->priority = range->priority;
-	piece->delayed = range->delayed;
 	piece->previous = previous;
 	piece->next = *link_to_next(list, previous);
 	*link_to_next(list, previous) = number;
@@ -430,7 +426,6 @@ extend_piece(Piece *piece, const MessageRange *range)
 {
 	piece->first = Min(piece->first, range->first);
 	piece->last = Max(piece->last, range->last);
-	piece->delayed |= range->delayed;
 }
 
 /*
@@ -499,11 +494,7 @@ lane_add_piece(PieceList *list, const MessageRange *range, bool reserve)
 bool
 lane_append_delivered(PieceList *list, const MessageRange *range)
 {
-	MessageRange delivered = *range;
-
-	/* Its messages may be released with a delay, and are unfinished then. */
-	delivered.delayed = true;
-	return insert_piece(list, list->last, &delivered, true);
+	return insert_piece(list, list->last, range, true);
 }
 
 /*
@@ -524,7 +515,6 @@ lane_take_pieces(PieceList *list, int64 width, MessageRange *range)
 
 		next = piece->next;
 		range->last = Min(Max(range->last, piece->last), last);
-		range->delayed |= piece->delayed;
 
 		/*
 		 * Only the beginning of this piece is wanted.  As pieces may overlap

@@ -82,7 +82,7 @@ are_similar(const MessageRange *a, const MessageRange *b, TimestampTz now)
 	TimestampTz sooner = Min(a->due, b->due);
 	TimestampTz later = Max(a->due, b->due);
 
-	return a->priority == b->priority && a->uncertain == b->uncertain &&
+	return a->priority == b->priority && a->is_locked == b->is_locked &&
 		(a->due == DT_NOBEGIN) == (b->due == DT_NOBEGIN) &&
 		(later <= now ||
 		 (sooner > now &&
@@ -97,14 +97,13 @@ unite_ranges(MessageRange *into, const MessageRange *range)
 	into->last = Max(into->last, range->last);
 	into->due = Min(into->due, range->due);
 
-	/* scanned_at counts only for the part that is uncertain. */
-	if (!into->uncertain)
+	/* scanned_at counts only for the part that is locked. */
+	if (!into->is_locked)
 		into->scanned_at = range->scanned_at;
-	else if (range->uncertain)
+	else if (range->is_locked)
 		into->scanned_at = Min(into->scanned_at, range->scanned_at);
-	into->uncertain |= range->uncertain;
-	into->insertion |= range->insertion;
-	into->delayed |= range->delayed;
+	into->is_locked |= range->is_locked;
+
 
 	/* The worker's sweep must not replace a part that it has not scanned. */
 	if (into->swept != range->swept)
@@ -178,16 +177,16 @@ unite_cheapest(MessageRanges *ranges, TimestampTz now)
 }
 
 /*
- * Find the first range whose time has come, or else the first uncertain one
- * that was not scanned since then ("began").  Returns its index, or -1 if
- * there is none.
+ * Find the first range whose time has come, or else the first one with
+ * something locked that was not scanned since then ("began").  Returns its
+ * index, or -1 if there is none.
  */
 int
 message_ranges_pick(const MessageRanges *ranges, TimestampTz now,
 					TimestampTz began, bool has_lanes)
 {
 	int			best = -1;
-	int			uncertain = -1;
+	int			locked = -1;
 
 	for (int i = 0; i < ranges->n; i++)
 	{
@@ -203,13 +202,13 @@ message_ranges_pick(const MessageRanges *ranges, TimestampTz now,
 			 * To answer that nothing is free, one scan of it since the call
 			 * began is enough, by whatever session.
 			 */
-			if (!range->uncertain || range->scanned_at >= began)
+			if (!range->is_locked || range->scanned_at >= began)
 				continue;
-			which = &uncertain;
+			which = &locked;
 		}
 		if (*which < 0 ||
 			message_range_is_before(range, &ranges->items[*which]))
 			*which = i;
 	}
-	return best >= 0 ? best : uncertain;
+	return best >= 0 ? best : locked;
 }

@@ -23,15 +23,11 @@ typedef struct MessageRange
 	int64		first;
 	int64		last;
 	TimestampTz due;			/* when; DT_NOBEGIN if at once */
-	TimestampTz scanned_at;		/* if uncertain: when all of it was last
+	TimestampTz scanned_at;		/* if is_locked: when all of it was last
 								 * scanned */
 	int16		priority;
-	bool		uncertain;		/* no callback will report when something
-								 * becomes free there */
-	bool		insertion;		/* ... because a transaction inserts it that
-								 * may have been prepared */
-	bool		delayed;		/* of a lane: messages may be in a table of
-								 * delayed ones, and due */
+	bool		is_locked;		/* another transaction has locked something
+								 * there, and no callback may report its end */
 	uint8		swept;			/* in an availability map: the range's number
 								 * in the worker's sweep, from 1 on, if it is
 								 * as it was when the sweep began, or what is

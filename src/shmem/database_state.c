@@ -119,6 +119,7 @@ init_databases(void *area)
 		pg_atomic_init_u64(&state->maps_restored, 0);
 		pg_atomic_init_u64(&state->map_evictions, 0);
 		pg_atomic_init_u64(&state->full_visit_at, 0);
+		pg_atomic_init_u32(&state->prepared, 1);
 		pg_atomic_init_u32(&state->history_written, 0);
 		pg_atomic_init_u32(&state->history_tables, 0);
 		pg_atomic_init_u64(&state->batches_lost, 0);
@@ -234,6 +235,7 @@ database_find(Oid database, bool make)
 	pg_atomic_write_u64(&unused->full_visit_at, (uint64) DT_NOBEGIN);
 	for (int i = 0; i < WORKER_COUNTERS; i++)
 		pg_atomic_write_u64(&unused->counters[i], 0);
+	pg_atomic_write_u32(&unused->prepared, 1);
 	pg_atomic_write_u32(&unused->history_written, 0);
 	pg_atomic_write_u32(&unused->history_tables, 0);
 	unused->batches = 0;
@@ -301,6 +303,13 @@ database_join(void)
 	if (mine == NULL || mine->database != MyDatabaseId ||
 		mine->state == WORKER_NONE)
 		database_announce();
+}
+
+/* Returns whether a worker runs in this session's database. */
+bool
+database_has_worker(void)
+{
+	return mine != NULL && mine->database == MyDatabaseId && mine->pid != 0;
 }
 
 /*
@@ -397,6 +406,28 @@ database_map_evicted(DatabaseState *state, TimestampTz due)
 		return;
 	lower_time(&state->full_visit_at, due);
 	wake_worker_of(state, due, false);
+}
+
+/*
+ * A transaction of a database is prepared, and its changes are not in the list
+ * of these (prepared.c).  Does nothing if the database has no entry: its first
+ * worker expects that.
+ */
+void
+database_record_prepared(DatabaseState *state)
+{
+	if (state != NULL)
+		pg_atomic_write_u32(&state->prepared, 1);
+}
+
+/*
+ * Returns whether that was called since the last call of this, or the server
+ * was started.
+ */
+bool
+database_take_prepared(void)
+{
+	return pg_atomic_exchange_u32(&mine->prepared, 0) != 0;
 }
 
 /*

@@ -94,6 +94,8 @@ typedef struct DatabaseState
 	int			batches;		/* the first and the last slot in the list of */
 	int			last_batch;		/* batches to be probed; protected by the lock
 								 * of batch_state.c */
+	pg_atomic_uint32 prepared;	/* 1: a transaction was prepared whose changes
+								 * the worker does not know */
 	pg_atomic_uint32 history_written;	/* 1: since the worker has looked */
 	pg_atomic_uint32 history_tables;	/* a bit for each table that was
 										 * written since the worker has begun
@@ -123,12 +125,15 @@ extern DatabaseState *database_mine(void);
 extern DatabaseState *database_list(int *n);
 extern void database_announce(void);
 extern void database_join(void);
+extern bool database_has_worker(void);
 
 /* Waking the worker and the launcher */
 extern void database_wake(TimestampTz due, bool arrivals);
 extern void database_wake_worker(void);
 extern void database_wake_launcher(void);
 extern void database_start_launcher_by(void (*function) (void));
+extern void database_record_prepared(DatabaseState *state);
+extern bool database_take_prepared(void);
 extern void database_history_written(int table);
 extern bool database_take_history_written(void);
 extern bool database_take_history_table(int table);

@@ -39,7 +39,7 @@
 #include "shmem/shmem.h"
 #include "util/compat.h"
 
-#define AREAS_MAX		9
+#define AREAS_MAX		10
 
 /*
  * To be increased when the meaning of something shared changes, and no size
@@ -80,6 +80,7 @@ static const char *const tranche_names[LOCK_KINDS] = {
 	[LOCK_RECOUNT] = "QueueRecount",
 	[LOCK_BATCHES] = "QueueBatches",
 	[LOCK_ERRORS] = "QueueErrors",
+	[LOCK_PREPARED] = "QueuePrepared",
 };
 
 static Header *header = NULL;

@@ -28,6 +28,7 @@ typedef enum LockKind
 	LOCK_RECOUNT,				/* the snapshot of the last recount */
 	LOCK_BATCHES,				/* which batches may have finished */
 	LOCK_ERRORS,				/* the last errors of queues */
+	LOCK_PREPARED,				/* what prepared transactions have changed */
 	LOCK_KINDS					/* number of kinds */
 } LockKind;
 

@@ -114,7 +114,6 @@ claim_ends_add(int32 queue_id, const ClaimedMessages *claimed,
 	range.first = claimed->first;
 	range.last = claimed->last;
 	range.due = claimed->end;
-	range.scanned_at = DT_NOBEGIN;
 	for (int p = 0; p < QUEUE_PRIORITIES; p++)
 		if (claimed->priorities & (1 << p))
 		{
@@ -299,7 +298,7 @@ begin_range_scan(int32 queue_id, const MessageRange *range)
 
 	message_scan_no_wait(scan);
 	segment_push_snapshot();
-	message_scan_add_range(scan, range, NULL);
+	message_scan_add_range(scan, range);
 
 	/*
 	 * If a segment was emptied meanwhile, the snapshot may not show where its
@@ -309,7 +308,7 @@ begin_range_scan(int32 queue_id, const MessageRange *range)
 	{
 		message_scan_end_parts(scan);
 		segment_renew_snapshot();
-		message_scan_add_range(scan, range, NULL);
+		message_scan_add_range(scan, range);
 	}
 
 	/* The worker does not wait for a lock that a user may hold. */

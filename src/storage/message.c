@@ -72,8 +72,6 @@ static void count_old_version(MessageTable *table, HeapTuple tuple);
 static void read_depth_of_row(HeapTuple tuple, void *arg);
 static TM_Result delete_version(MessageTable *table, HeapTuple tuple,
 								bool wait);
-static bool fetch_entry_version(IndexScanDesc scan, TupleTableSlot *slot,
-								Snapshot snapshot);
 static bool find_in_segment(int32 queue_id, int64 low, int64 high,
 							LOCKMODE lockmode, MessageTable *table,
 							TupleTableSlot **slot, int segment);
@@ -234,7 +232,11 @@ message_return_at_commit(MessageTable *table, HeapTuple tuple)
 	MessageForm form = message_read(tuple);
 
 	if (segment_is_delayed(table->segment))
-		pending_record_delayed(&form, DT_NOBEGIN, DT_NOBEGIN, PENDING_CHANGE);
+	{
+		TimestampTz due_at = message_due_at(table, tuple);
+
+		pending_record_delayed(&form, due_at, due_at, PENDING_CHANGE);
+	}
 	else
 		pending_record_message(&form, lane_of_row(table, tuple), DT_NOBEGIN,
 							   PENDING_CHANGE);
@@ -697,63 +699,4 @@ message_exists(int32 queue_id, int64 id)
 	}
 	PopActiveSnapshot();
 	return found;
-}
-
-/* --- Index entries without a visible row --- */
-
-/*
- * Fill the slot with the version that another snapshot sees of the message
- * whose index entry the scan stands on.
- */
-static bool
-fetch_entry_version(IndexScanDesc scan, TupleTableSlot *slot,
-					Snapshot snapshot)
-{
-	ItemPointerData tid = scan->xs_heaptid;
-	bool		call_again = false;
-
-	return table_index_fetch_tuple(scan->xs_heapfetch, &tid, snapshot, slot,
-								   &call_again, NULL);
-}
-
-/*
- * The index entry that the scan stands on has no row that its snapshot, the
- * latest, sees.  Returns whether the message is gone for good, that is, was
- * deleted by a committed transaction or inserted by an aborted one.
- * Overwrites the slot.
- */
-bool
-message_entry_is_gone(IndexScanDesc scan, TupleTableSlot *slot)
-{
-	Snapshot	snapshot = scan->xs_snapshot;
-
-	/* All versions are dead to all snapshots, as most such entries' are. */
-	if (scan->kill_prior_tuple)
-		return true;
-
-	/* If its insertion is under way, its first version is still there. */
-	if (fetch_entry_version(scan, slot, SnapshotAny))
-	{
-		HeapTupleHeader header = row_tuple(slot)->t_data;
-		TransactionId xmin = HeapTupleHeaderGetXmin(header);
-
-		if (!HeapTupleHeaderXminFrozen(header) &&
-			!HeapTupleHeaderXminInvalid(header) &&
-			(TransactionIdIsCurrentTransactionId(xmin) ||
-			 XidInMVCCSnapshot(xmin, snapshot)))
-			return false;
-	}
-
-	/*
-	 * If this transaction has deleted the message, that may be rolled back:
-	 * its snapshot sees the message as it was before our first command.
-	 */
-	if (TransactionIdIsValid(GetTopTransactionIdIfAny()))
-	{
-		SnapshotData before = *snapshot;
-
-		before.curcid = FirstCommandId;
-		return !fetch_entry_version(scan, slot, &before);
-	}
-	return true;
 }

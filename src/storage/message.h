@@ -71,7 +71,6 @@ extern bool message_find(int32 queue_id, int64 id, LOCKMODE lockmode,
 extern bool message_find_number(int32 queue_id, int64 number, int priority,
 								LOCKMODE lockmode, MessageTable *table,
 								TupleTableSlot **slot);
-extern bool message_entry_is_gone(IndexScanDesc scan, TupleTableSlot *slot);
 
 /* Before a change that is made later */
 extern void message_record_change(MessageTable *table, HeapTuple tuple);

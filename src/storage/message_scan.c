@@ -6,10 +6,8 @@
  * NOTES
  *	  A queue's messages are in several segments, and delayed ones in tables of
  *	  their own.  A scan merges as many parts as its caller adds and returns
- *	  one row at a time.  A part is either an index scan of one table, or the
- *	  due messages of one table (due_messages.c); each is in order by itself.
- *	  There are few parts with a row, so the first of these rows is found by
- *	  comparing all.
+ *	  one row at a time.  A part is an index scan of one table.  There are few
+ *	  parts with a row, so the first of these rows is found by comparing all.
  *
  *	  All parts read with one snapshot, which the caller has pushed.  So a
  *	  message that another transaction moves from one table to another is seen
@@ -61,7 +59,6 @@
 #include "map/message_ranges.h"
 #include "storage/claim_id.h"
 #include "storage/claim_members.h"
-#include "storage/due_messages.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
@@ -86,13 +83,10 @@ typedef enum ScanOrder
 typedef struct ScanPart
 {
 	MessageTable *table;
-	IndexScanDesc index;		/* an index scan; NULL if it reads "due" */
-	DueMessages *due;
+	IndexScanDesc index;
 	TupleTableSlot *slot;
 	bool		has_row;		/* slot holds the next row */
 	bool		in_range;		/* it is of the range that was added last */
-	MessageRanges *insertions;	/* where to record insertions under way, or
-								 * NULL */
 	int			priority;		/* of the rows that it returns; -1: any */
 } ScanPart;
 
@@ -121,7 +115,6 @@ struct MessageScan
 
 	/* What parts that are added now get */
 	bool		adding_range;
-	MessageRanges *insertions;
 	int			priority;
 };
 
@@ -139,7 +132,6 @@ static void add_index_part(MessageScan *scan, MessageTable *table,
 static void end_scan_part(ScanPart *part);
 static void add_delayed_parts(MessageScan *scan, int64 low, int64 high);
 static bool restart_if_stale(MessageScan *scan);
-static void record_insertion(ScanPart *part);
 static void advance_part(ScanPart *part);
 static void leave_current_row(MessageScan *scan);
 
@@ -418,7 +410,6 @@ add_scan_part(MessageScan *scan, MessageTable *table)
 	}
 	part->table = table;
 	part->in_range = scan->adding_range;
-	part->insertions = scan->insertions;
 	part->priority = scan->priority;
 	part->slot = table_slot_create(table->heap, NULL);
 	scan->parts[scan->nparts++] = part;
@@ -437,9 +428,6 @@ add_index_part(MessageScan *scan, MessageTable *table, ScanKey keys,
 	part->index = compat_index_beginscan(table->heap, table->index,
 										 GetActiveSnapshot(), nkeys);
 	MemoryContextSwitchTo(old);
-
-	/* record_insertion() reads the id from the index entry. */
-	part->index->xs_want_itup = part->insertions != NULL;
 	index_rescan(part->index, keys, nkeys, NULL, 0);
 	advance_part(part);
 }
@@ -447,10 +435,7 @@ add_index_part(MessageScan *scan, MessageTable *table, ScanKey keys,
 static void
 end_scan_part(ScanPart *part)
 {
-	if (part->index != NULL)
-		index_endscan(part->index);
-	else
-		due_messages_free(part->due);
+	index_endscan(part->index);
 	ExecDropSingleTupleTableSlot(part->slot);
 	pfree(part);
 }
@@ -520,33 +505,27 @@ message_scan_add_numbers(MessageScan *scan, int priority, int64 first,
 						 message_id_make(last + 1, 0, 0) - 1);
 }
 
-/*
- * Add the messages of a range, and if it says so, the delayed ones, which
- * need not be due.  Insertions in it that are under way are added to
- * "insertions", unless that is NULL.
- */
+/* Add the messages of a range. */
 void
-message_scan_add_range(MessageScan *scan, const MessageRange *range,
-					   MessageRanges *insertions)
+message_scan_add_range(MessageScan *scan, const MessageRange *range)
 {
 	scan->adding_range = true;
-	scan->insertions = insertions;
 	message_scan_add_numbers(scan, range->priority, range->first, range->last);
-	if (range->delayed)
-	{
-		/*
-		 * The index of delayed messages does not have the priority, so
-		 * advance_part() leaves out rows of others.  Nor has it the columns
-		 * that record_insertion() reads.
-		 */
-		scan->priority = range->priority;
-		scan->insertions = NULL;
-		add_delayed_parts(scan, message_id_make(range->first, 0, 0),
-						  message_id_make(range->last + 1, 0, 0) - 1);
-		scan->priority = -1;
-	}
 	scan->adding_range = false;
-	scan->insertions = NULL;
+}
+
+/* Add the delayed messages of a range. */
+void
+message_scan_add_delayed(MessageScan *scan, const MessageRange *range)
+{
+	/*
+	 * The index of delayed messages does not have the priority, so
+	 * advance_part() leaves out rows of others.
+	 */
+	scan->priority = range->priority;
+	add_delayed_parts(scan, message_id_make(range->first, 0, 0),
+					  message_id_make(range->last + 1, 0, 0) - 1);
+	scan->priority = -1;
 }
 
 /* End the parts of the range that was added last. */
@@ -600,139 +579,23 @@ add_delayed_parts(MessageScan *scan, int64 low, int64 high)
 	}
 }
 
-/* --- Delayed messages that are due --- */
-
-/*
- * Add the delayed messages whose time has come: in each table up to max,
- * those of the highest priorities.  Index entries of earlier times than
- * "from" are skipped.
- *
- * Returns the number of messages, and sets *more if there are others, and
- * *next to when the next one will be due, or DT_NOEND.
- */
-int
-message_scan_add_due(MessageScan *scan, TimestampTz from, TimestampTz due,
-					 int max, bool *more, TimestampTz *next)
-{
-	DueRequest	request = {scan->queue_id, from, due, max};
-	int			n = 0;
-
-	Assert(scan->order == ORDER_PRIORITY);
-	*more = false;
-	*next = DT_NOEND;
-	for (int i = FIRST_DELAYED_SEGMENT; i < ALL_SEGMENTS; i++)
-	{
-		MessageTable *table;
-		ScanPart   *part;
-
-		/* The caller begins again when it has that table. */
-		if (message_scan_is_blocked(scan))
-			return n;
-		if (!needs_segment(scan, i, 0, PG_INT64_MAX))
-			continue;
-		table = get_scan_table(scan, i);
-		if (table == NULL)
-			return n;
-		part = add_scan_part(scan, table);
-		part->due = due_messages_read(table, part->slot, &request, more,
-									  next);
-		n += part->due->n;
-		advance_part(part);
-	}
-	return n;
-}
-
-/*
- * The caller takes the row that the scan stands on, if it is one of the
- * delayed ones that are due.
- */
-void
-message_scan_take_due(MessageScan *scan)
-{
-	if (scan->current != NULL && scan->current->due != NULL)
-		due_messages_take(scan->current->due);
-}
-
-/*
- * Returns when the first delayed message is due that was not taken, or an
- * earlier time; DT_NOEND if none is left.
- */
-TimestampTz
-message_scan_due_left(MessageScan *scan)
-{
-	TimestampTz from = DT_NOEND;
-
-	for (int i = 0; i < scan->nparts; i++)
-		if (scan->parts[i]->due != NULL)
-			from = Min(from, due_messages_left(scan->parts[i]->due));
-	return from;
-}
-
 /* --- Reading --- */
 
-/*
- * The message of the index entry that the part stands on is being inserted.
- * The transaction may have been prepared, so that no callback reports its
- * end; so its number becomes an uncertain range.
- */
-static void
-record_insertion(ScanPart *part)
-{
-	bool		isnull;
-	int64		id = DatumGetInt64(index_getattr(part->index->xs_itup,
-												 Anum_message_idx_id,
-												 part->index->xs_itupdesc,
-												 &isnull));
-	TimestampTz now = GetCurrentTimestamp();
-	MessageRange range = {
-		.first = message_id_number(id),
-		.last = message_id_number(id),
-		.priority = (int16) message_id_priority(id),
-		.due = availability_recheck_at(now),
-		.scanned_at = now,
-		.uncertain = true,
-		.insertion = true
-	};
-
-	message_ranges_add(part->insertions, &range, now);
-}
-
-/*
- * Fetch the next row of a part into its slot, if there is one.  This is
- * index_getnext_slot(), but it finds out why an entry has no visible row.
- */
+/* Fetch the next row of a part into its slot, if there is one. */
 static void
 advance_part(ScanPart *part)
 {
-	IndexScanDesc index = part->index;
-
-	part->has_row = false;
-
-	/* The due messages of a table, which were read before */
-	if (index == NULL)
+	do
 	{
-		part->has_row = due_messages_next(part->due, part->table, part->slot);
-		if (part->has_row)
-			message_row_check(part->table->heap, row_tuple(part->slot));
-		return;
-	}
-	while (!part->has_row &&
-		   index_getnext_tid(index, ForwardScanDirection) != NULL)
-	{
-		part->has_row = index_fetch_heap(index, part->slot);
-
-		/* An entry without a visible row is mostly of a consumed message. */
-		if (part->insertions != NULL && !part->has_row &&
-			!message_entry_is_gone(index, part->slot))
-			record_insertion(part);
-		if (part->has_row)
-			message_row_check(part->table->heap, row_tuple(part->slot));
+		part->has_row = index_getnext_slot(part->index, ForwardScanDirection,
+										   part->slot);
+		if (!part->has_row)
+			return;
+		message_row_check(part->table->heap, row_tuple(part->slot));
 
 		/* A part of delayed messages, of one priority */
-		if (part->has_row && part->priority >= 0)
-			part->has_row = part->priority ==
-				message_id_priority(message_row_id(row_tuple(part->slot)));
-	}
+	} while (part->priority >= 0 && part->priority !=
+			 message_id_priority(message_row_id(row_tuple(part->slot))));
 }
 
 /* Step off the current row, which was the caller's until now. */

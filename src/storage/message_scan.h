@@ -50,19 +50,13 @@ extern void message_scan_add_ids(MessageScan *scan, int priority, int64 low,
 extern void message_scan_add_numbers(MessageScan *scan, int priority,
 									 int64 first, int64 last);
 extern void message_scan_add_range(MessageScan *scan,
-								   const MessageRange *range,
-								   MessageRanges *insertions);
+								   const MessageRange *range);
+extern void message_scan_add_delayed(MessageScan *scan,
+									 const MessageRange *range);
 extern void message_scan_add_list(MessageScan *scan, int64 low);
 extern void message_scan_add_delayed_list(MessageScan *scan, int64 low);
 extern void message_scan_end_range(MessageScan *scan);
 extern void message_scan_end_parts(MessageScan *scan);
-
-/* Delayed messages that are due */
-extern int	message_scan_add_due(MessageScan *scan, TimestampTz from,
-								 TimestampTz due, int max, bool *more,
-								 TimestampTz *next);
-extern void message_scan_take_due(MessageScan *scan);
-extern TimestampTz message_scan_due_left(MessageScan *scan);
 
 /* Reading */
 extern bool message_scan_next(MessageScan *scan, ScanRow *row);

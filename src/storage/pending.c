@@ -23,7 +23,7 @@
  *		rollback of a			As at a rollback; and a change is kept, and
  *		subtransaction			returned once more when the top-level
  *								transaction ends.
- *		PREPARE TRANSACTION		It is returned as uncertain.
+ *		PREPARE TRANSACTION		It is left to the worker (prepared.c).
  *
  *	  pending_list.c keeps the records.
  *
@@ -79,6 +79,7 @@
 #include "storage/message.h"
 #include "storage/pending.h"
 #include "storage/pending_internal.h"
+#include "storage/prepared.h"
 
 static bool too_many = false;	/* some changes were not recorded */
 
@@ -96,7 +97,10 @@ static void record_change(const MessageForm *form, PendingTarget target,
 						  TimestampTz due, PendingKind kind);
 static void record_queue_change(int32 queue_id, PendingTarget target);
 static void return_record(const PendingChange *record, TimestampTz now,
-						  TimestampTz due, bool uncertain);
+						  TimestampTz due);
+static void return_at_end(const PendingChange *record, bool commit,
+						  TimestampTz now);
+static void prepare_record(const PendingChange *record);
 static void return_all_records(XactEvent event);
 static void forget_all_maps(void);
 static bool end_uses_maps(void);
@@ -165,9 +169,9 @@ pending_record_message(const MessageForm *form, uint64 lane, TimestampTz due,
 }
 
 /*
- * Record that a delayed message, which is not due before delayed_from, is
- * about to be changed.  After a commit it is free at the time due; DT_NOEND
- * means that the change does not make it free.
+ * Record that a delayed message, which is due at delayed_from, is about to be
+ * changed.  After a commit the worker has to move it at the time due; DT_NOEND
+ * means that the change leaves nothing to move.
  */
 void
 pending_record_delayed(const MessageForm *form, TimestampTz delayed_from,
@@ -265,8 +269,7 @@ pending_record_restore(Oid relid)
 
 /* Return the range of a record to the map, as free from "due" on. */
 static void
-return_record(const PendingChange *record, TimestampTz now, TimestampTz due,
-			  bool uncertain)
+return_record(const PendingChange *record, TimestampTz now, TimestampTz due)
 {
 	MessageRange range;
 
@@ -276,13 +279,6 @@ return_record(const PendingChange *record, TimestampTz now, TimestampTz due,
 		shmem_miss(record->extension, record->queue_id);
 		return;
 	}
-
-	/*
-	 * A queue whose DROP is prepared may stay.  For the COMMIT PREPARED of
-	 * other changes of a queue see pending_before_end().
-	 */
-	if (uncertain && record->target >= TARGET_QUEUE)
-		return;
 
 	/*
 	 * Records of several lanes were united.  Pushes are returned as overflow.
@@ -297,30 +293,22 @@ return_record(const PendingChange *record, TimestampTz now, TimestampTz due,
 		case TARGET_MESSAGES:
 			range = record->range;
 			range.due = due;
-			range.uncertain = uncertain;
-			range.scanned_at = DT_NOBEGIN;
 			availability_return(record->extension, record->queue_id,
 								record->lane, &range, record->expires_at,
 								now);
 			break;
 		case TARGET_DELAYED:
+			/* After a rollback, too, it is left until it is due. */
 			availability_return_delayed(record->extension, record->queue_id,
-										record->delayed_from, due, uncertain,
+										record->delayed_from,
+										Max(due, record->delayed_from),
 										record->expires_at);
 			break;
 		case TARGET_ROOM:
 		case TARGET_TURN:
-
-			/*
-			 * The messages of a prepared transaction stay in the list of what
-			 * was delivered, because it may be rolled back.  But the lane
-			 * gets a turn now: it must not rest as full when that commits,
-			 * since no callback reports the commit.
-			 */
 			availability_make_room(record->extension, record->queue_id,
 								   record->lane, &record->range,
-								   record->target == TARGET_ROOM &&
-								   !uncertain);
+								   record->target == TARGET_ROOM);
 			break;
 		case TARGET_QUEUE:
 			availability_request_visit(record->extension, record->queue_id);
@@ -334,7 +322,43 @@ return_record(const PendingChange *record, TimestampTz now, TimestampTz due,
 	}
 }
 
-/* Return all records, as free as this end of the transaction makes them. */
+/* Return a record, as free as this end of the transaction makes it. */
+static void
+return_at_end(const PendingChange *record, bool commit, TimestampTz now)
+{
+	/*
+	 * A message that was pushed or released is free now, one that was claimed
+	 * when the claim ends.  A lock or a deletion frees nothing (DT_NOEND).
+	 */
+	if (commit && record->range.due != DT_NOEND)
+		return_record(record, now, record->range.due);
+
+	/*
+	 * The message is as it was before, and may have been free then.  A claim
+	 * that finds it claimed returns it with the end of that claim.
+	 */
+	else if (!commit && record->kind == PENDING_CHANGE)
+		return_record(record, now, DT_NOBEGIN);
+}
+
+/*
+ * The transaction is prepared.  When it ends, it unlocks its groups at once,
+ * and until the worker has returned its changes, other claims have to count
+ * the messages that it may have claimed.
+ */
+static void
+prepare_record(const PendingChange *record)
+{
+	if (!attached)
+		shmem_miss(record->extension, record->queue_id);
+	else if (record->lane == LANE_OF_OVERFLOW && !pending_is_push(record))
+		availability_clear_lanes(record->extension, record->queue_id);
+	else if (record->target == TARGET_MESSAGES)
+		availability_prepare(record->extension, record->queue_id,
+							 record->lane, &record->range);
+}
+
+/* Return all records, or leave them to the worker. */
 static void
 return_all_records(XactEvent event)
 {
@@ -344,28 +368,23 @@ return_all_records(XactEvent event)
 	{
 		const PendingChange *record = pending_list_at(i);
 
-		/*
-		 * No callback will report whether a prepared transaction is committed
-		 * or rolled back, so claims have to look from time to time.
-		 */
 		if (event == XACT_EVENT_PREPARE)
-			return_record(record, now, availability_recheck_at(now), true);
-
-		/*
-		 * A message that was pushed or released is free now, one that was
-		 * claimed when the claim ends.  A lock or a deletion frees nothing
-		 * (DT_NOEND).
-		 */
-		else if (event == XACT_EVENT_COMMIT && record->range.due != DT_NOEND)
-			return_record(record, now, record->range.due, false);
-
-		/*
-		 * The message is as it was before, and may have been free then.  A
-		 * claim that finds it claimed returns it with the end of that claim.
-		 */
-		else if (event == XACT_EVENT_ABORT && record->kind == PENDING_CHANGE)
-			return_record(record, now, DT_NOBEGIN, false);
+			prepare_record(record);
+		else
+			return_at_end(record, event == XACT_EVENT_COMMIT, now);
 	}
+	if (event == XACT_EVENT_PREPARE)
+		prepared_add_changes(!too_many && !OidIsValid(restored));
+}
+
+/* For the worker: return a change of a transaction that was prepared. */
+void
+pending_return_prepared(const PendingChange *record, bool commit)
+{
+	attached = shmem_hold_maps();
+	return_at_end(record, commit, GetCurrentTimestamp());
+	attached = false;
+	shmem_release_maps();
 }
 
 /*
@@ -420,8 +439,7 @@ return_to_maps(XactEvent event)
 
 	/*
 	 * Rows were written by other SQL, which records no changes: make the maps
-	 * forget all, and wake the sessions that wait.  If they are prepared,
-	 * full scans find the rows (availability.c).
+	 * forget all, and wake the sessions that wait.
 	 */
 	if (OidIsValid(restored) && commit)
 	{
@@ -444,7 +462,7 @@ return_to_maps(XactEvent event)
 	forget_all_maps();
 	return_all_records(event);
 	if (attached)
-		availability_close_deferred();
+		availability_end_move(commit);
 	close_and_release_maps();
 }
 
@@ -539,7 +557,7 @@ pending_roll_back(int first)
 		 * to the end of the top-level transaction.  Our own claims need not
 		 * scan it, because the map has it.
 		 */
-		return_record(record, now, DT_NOBEGIN, false);
+		return_record(record, now, DT_NOBEGIN);
 		record->range.due = DT_NOBEGIN;
 		record->in_map = true;
 		*pending_list_at(kept) = *record;

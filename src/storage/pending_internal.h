@@ -105,6 +105,9 @@ pending_is_push(const PendingChange *record)
 		record->target == TARGET_MESSAGES && record->range.due == DT_NOBEGIN;
 }
 
+/* pending.c */
+extern void pending_return_prepared(const PendingChange *record, bool commit);
+
 /* pending_list.c */
 extern bool pending_list_add(const PendingChange *new);
 extern PendingRecords *pending_list_find(int32 queue_id, PendingClass class);

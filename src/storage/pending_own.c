@@ -262,29 +262,3 @@ pending_has_lane(int32 queue_id, uint64 lane)
 	}
 	return false;
 }
-
-/*
- * Returns whether this transaction has delayed a message that is due now, and
- * sets *from to a time before which none of them was due.
- */
-bool
-pending_has_own_delayed(int32 queue_id, TimestampTz now, TimestampTz *from)
-{
-	const PendingRecords *records = pending_list_find(queue_id,
-													  PENDING_DELAYED);
-	bool		found = false;
-
-	if (records == NULL || records->due > now)
-		return false;
-	for (int i = records->latest; i >= 0; i = pending_list_at(i)->previous)
-	{
-		const PendingChange *record = pending_list_at(i);
-
-		if (record->range.due > now)
-			continue;
-		*from = found ? Min(*from, record->delayed_from) :
-			record->delayed_from;
-		found = true;
-	}
-	return found;
-}

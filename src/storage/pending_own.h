@@ -28,7 +28,5 @@ extern void pending_rescan_own(int scans, int64 scanned_to);
 extern bool pending_has_own(int32 queue_id, TimestampTz until);
 extern void pending_give_turns(int32 queue_id);
 extern bool pending_has_lane(int32 queue_id, uint64 lane);
-extern bool pending_has_own_delayed(int32 queue_id, TimestampTz now,
-									TimestampTz *from);
 
 #endif							/* QUEUE_PENDING_OWN_H */

@@ -20,7 +20,7 @@
  *	  These properties are checked:
  *
  *	  1.  At the end, the next claim scans every free message: its number is
- *	  between next and end, or in a range that is due or uncertain, or there
+ *	  between next and end, or in a range that is due or has something locked, or there
  *	  is no map, and the next one knows nothing, so that all is scanned.
  *
  *	  2.  No two live claims have the same message.
@@ -29,8 +29,7 @@
  *	  the call; and with STRICT, there was a moment in the call at which none
  *	  was free.  A message counts as free when a new snapshot shows it as
  *	  free, no transaction has locked it, and the transaction that made it
- *	  free has returned to its client, or was a prepared one, or one of plain
- *	  SQL.  STRICT holds only where each transaction reports its end and no
+ *	  free has returned to its client, or was one of plain SQL.  STRICT holds only where each transaction reports its end and no
  *	  claim runs out.  Otherwise one message may become free, without a
  *	  callback, after it was scanned, and before another session, which scans
  *	  another message, has marked that.
@@ -50,7 +49,7 @@
  *	  (take_range), of which the rest stays as it was; the full scan of a
  *	  queue that seems to be empty (availability_full_scan_is_due), which
  *	  finds what all this has missed: here nothing may be left to it.
- *	  Uncertain ranges are never due by the clock.  They are scanned only
+ *	  Ranges with something locked are never due by the clock.  They are scanned only
  *	  before a call returns an empty result, and by sweeps.  There are two
  *	  moments in time: claims made at the first run out at the second.  Memory
  *	  is sequentially consistent, as locks make it.
@@ -58,7 +57,7 @@
  *	  The size of a run: NUMBERS there are; EXISTING messages at the start;
  *	  PUSHERS, CLAIMERS, CALLS of each claimer; PROBERS, each of which probes
  *	  once; SWEEPS of the worker; EVICTIONS of the map.  What may happen in
- *	  it: ABORT, RELEASE, PREPARE, HAND (a row is locked with plain SQL),
+ *	  it: ABORT, RELEASE, HAND (a row is locked with plain SQL),
  *	  UPDATE (or updated), ERROR (in a scan, or before or after the mark),
  *	  CLOCK (claims run out), IMPATIENT (a claim does not wait for other
  *	  sessions any longer, and scans without the map).  The defines that make
@@ -82,7 +81,6 @@
  * The process that has locked a row: a pusher or claimer, by its number plus
  * 1; or one of these
  */
-#define PREPARED 100
 #define BY_HAND	101
 
 /* Moments at which a range or claim is due */
@@ -118,7 +116,7 @@ typedef Range
 	byte first;
 	byte last;
 	byte due;
-	bool uncertain;
+	bool is_locked;
 	byte scanned;
 	bool swept
 };
@@ -160,7 +158,6 @@ bool exists = false;
 bool knows;						/* knows_numbers */
 byte next;
 byte end;						/* NUMBERS: of all numbers */
-byte uncertain_below;
 byte open;
 byte incarnation = 0;
 
@@ -185,7 +182,7 @@ hidden byte i_;
 hidden byte j_;
 hidden byte k_;
 hidden byte best_;
-hidden byte uncertain_;
+hidden byte locked_;
 hidden byte mask_;
 
 #define is_free(n)	((row[n].state == FREE || \
@@ -219,7 +216,7 @@ inline clear_range(set, nr)
 	ranges[set].item[nr].first = 0;
 	ranges[set].item[nr].last = 0;
 	ranges[set].item[nr].due = 0;
-	ranges[set].item[nr].uncertain = 0;
+	ranges[set].item[nr].is_locked = 0;
 	ranges[set].item[nr].scanned = 0;
 	ranges[set].item[nr].swept = false
 }
@@ -232,8 +229,8 @@ inline clear_ranges(set)
 	}
 }
 
-/* unite(): of two uncertain ranges, the earlier scanned_at is kept. */
-inline unite(set, nr, from, to, at, no_callback, scanned_by, mark)
+/* unite(): of two ranges with something locked, the earlier scanned_at is kept. */
+inline unite(set, nr, from, to, at, locked_by, scanned_by, mark)
 {
 	ranges[set].item[nr].first =
 		(from < ranges[set].item[nr].first ->
@@ -243,9 +240,9 @@ inline unite(set, nr, from, to, at, no_callback, scanned_by, mark)
 	ranges[set].item[nr].due =
 		(at < ranges[set].item[nr].due -> at : ranges[set].item[nr].due);
 	if
-	:: !ranges[set].item[nr].uncertain ->
+	:: !ranges[set].item[nr].is_locked ->
 		ranges[set].item[nr].scanned = scanned_by
-	:: ranges[set].item[nr].uncertain && no_callback ->
+	:: ranges[set].item[nr].is_locked && locked_by ->
 		ranges[set].item[nr].scanned =
 			ranges[set].item[nr].scanned & scanned_by
 	:: else
@@ -253,13 +250,13 @@ inline unite(set, nr, from, to, at, no_callback, scanned_by, mark)
 #ifndef UNITE_KEEPS_MARK
 	ranges[set].item[nr].swept = ranges[set].item[nr].swept && mark;
 #endif
-	ranges[set].item[nr].uncertain =
-		ranges[set].item[nr].uncertain || no_callback
+	ranges[set].item[nr].is_locked =
+		ranges[set].item[nr].is_locked || locked_by
 }
 
 /* similar() */
 #define similar(s, n, d, q, t) \
-	(ranges[s].item[n].uncertain == (q) && \
+	(ranges[s].item[n].is_locked == (q) && \
 	 (ranges[s].item[n].due == (d) || \
 	  (ranges[s].item[n].due > AT_ONCE && (d) > AT_ONCE && \
 	   ranges[s].item[n].due <= t && (d) <= t)))
@@ -270,7 +267,7 @@ inline unite_cheapest(set)
 	if
 	:: ranges[set].count == RANGES ->
 		unite(set, 0, ranges[set].item[1].first, ranges[set].item[1].last,
-			  ranges[set].item[1].due, ranges[set].item[1].uncertain,
+			  ranges[set].item[1].due, ranges[set].item[1].is_locked,
 			  ranges[set].item[1].scanned, ranges[set].item[1].swept);
 		ranges[set].count--;
 		clear_range(set, 1)
@@ -279,7 +276,7 @@ inline unite_cheapest(set)
 }
 
 /* message_ranges_add().  Ranges that meet are united. */
-inline add_range(set, from, to, at, no_callback, scanned_by, time)
+inline add_range(set, from, to, at, locked_by, scanned_by, time)
 {
 	j_ = NONE;
 	i_ = ranges[set].count;
@@ -290,7 +287,7 @@ inline add_range(set, from, to, at, no_callback, scanned_by, time)
 		:: j_ == NONE &&
 		   from <= ranges[set].item[i_].last + 1 &&
 		   ranges[set].item[i_].first <= to + 1 &&
-		   similar(set, i_, at, no_callback, time) ->
+		   similar(set, i_, at, locked_by, time) ->
 			j_ = i_
 		:: else
 		fi
@@ -298,15 +295,15 @@ inline add_range(set, from, to, at, no_callback, scanned_by, time)
 	od;
 	if
 	:: j_ != NONE ->
-		unite(set, j_, from, to, at, no_callback, scanned_by, false)
+		unite(set, j_, from, to, at, locked_by, scanned_by, false)
 	:: else ->
 		unite_cheapest(set);
 		j_ = ranges[set].count;
 		ranges[set].item[j_].first = from;
 		ranges[set].item[j_].last = to;
 		ranges[set].item[j_].due = at;
-		ranges[set].item[j_].uncertain = no_callback;
-		ranges[set].item[j_].scanned = (no_callback -> (scanned_by) : 0);
+		ranges[set].item[j_].is_locked = locked_by;
+		ranges[set].item[j_].scanned = (locked_by -> (scanned_by) : 0);
 		ranges[set].item[j_].swept = false;
 		ranges[set].count++
 	fi;
@@ -322,7 +319,6 @@ inline reset_map()
 	knows = false;
 	next = 0;
 	end = NUMBERS;
-	uncertain_below = NUMBERS;
 	clear_ranges(MAP)
 }
 
@@ -349,7 +345,7 @@ proctype evictor()
 			left > 0 && exists && open == 0 ->
 #endif
 			exists = false; knows = false; next = 0; end = 0;
-			uncertain_below = 0; clear_ranges(MAP);
+			clear_ranges(MAP);
 			left--;
 			printf("the map is evicted\n")
 		}
@@ -389,12 +385,11 @@ inline leave(n, commit)
 }
 
 /* availability_return(): called by pending_end() through return_all_records() */
-inline return_range(nr, at, no_callback)
+inline return_range(nr, at)
 {
-	printf("%d is returned, due %d, uncertain %d\n", nr, at, no_callback);
+	printf("%d is returned, due %d\n", nr, at);
 	if
-	:: exists && (no_callback || nr < next) ->
-		add_range(MAP, nr, nr, at, no_callback, 0, now)
+	:: exists && nr < next -> add_range(MAP, nr, nr, at, false, 0, now)
 	:: else
 	fi
 }
@@ -405,7 +400,7 @@ inline commit_transaction(n, d, reports)
 #ifdef RETURN_BEFORE_COMMIT
 	d_step {
 		if
-		:: reports -> return_range(n, d, false)
+		:: reports -> return_range(n, d)
 		:: else
 		fi
 	};
@@ -414,7 +409,7 @@ inline commit_transaction(n, d, reports)
 	d_step {
 #ifndef RETURN_BEFORE_COMMIT
 		if
-		:: reports -> return_range(n, d, false)	/* XACT_EVENT_COMMIT */
+		:: reports -> return_range(n, d)	/* XACT_EVENT_COMMIT */
 		:: else
 		fi;
 #endif
@@ -429,7 +424,7 @@ inline roll_back(n, on_abort)
 	d_step {
 #ifndef NO_RETURN_AT_ABORT
 		if
-		:: on_abort -> return_range(n, AT_ONCE, false)	/* XACT_EVENT_ABORT */
+		:: on_abort -> return_range(n, AT_ONCE)	/* XACT_EVENT_ABORT */
 		:: else
 		fi;
 #endif
@@ -437,25 +432,6 @@ inline roll_back(n, on_abort)
 		record_free()
 	}
 }
-
-#ifdef PREPARE
-/*
- * XACT_EVENT_PREPARE; then COMMIT or ROLLBACK PREPARED, which runs no
- * callback.  It cannot come before that of the PREPARE has run
- * (PostPrepare_Twophase).
- */
-inline prepare_transaction(n)
-{
-	d_step { row[n].writer = PREPARED; printf("%d is prepared\n", n) };
-#ifndef NO_RETURN_AT_PREPARE
-	d_step { return_range(n, NEVER, true) };
-#endif
-	if
-	:: d_step { leave(n, true); returned = returned | BIT(n); record_free() }
-	:: d_step { leave(n, false); returned = returned | BIT(n); record_free() }
-	fi
-}
-#endif
 
 /* --- Pushers --- */
 
@@ -477,7 +453,6 @@ inline take_number()
 		if
 		:: !knows ->			/* know_numbers() */
 			knows = true;
-			uncertain_below = block;
 			next = (next < block -> next : block);
 			end = block
 		:: else
@@ -525,9 +500,6 @@ proctype pusher(byte me)
 #ifdef ABORT
 	:: roll_back(number, false)
 #endif
-#ifdef PREPARE
-	:: prepare_transaction(number)
-#endif
 	fi;
 #ifdef END_AFTER_COMMIT
 	d_step {
@@ -573,17 +545,17 @@ proctype clock()
 /* message_ranges_pick(), pick_fresh() */
 inline pick(me)
 {
-	best_ = NONE; uncertain_ = NONE;
+	best_ = NONE; locked_ = NONE;
 	i_ = 0;
 	do
 	:: i_ < ranges[MAP].count ->
 		if
 		:: ranges[MAP].item[i_].due > pick_now ->
 			if
-			:: ranges[MAP].item[i_].uncertain &&
+			:: ranges[MAP].item[i_].is_locked &&
 			   !(ranges[MAP].item[i_].scanned & BIT(me)) &&
-			   (uncertain_ == NONE || ranges[MAP].item[i_].first <
-				ranges[MAP].item[uncertain_].first) -> uncertain_ = i_
+			   (locked_ == NONE || ranges[MAP].item[i_].first <
+				ranges[MAP].item[locked_].first) -> locked_ = i_
 			:: else
 			fi
 		:: else ->
@@ -600,13 +572,13 @@ inline pick(me)
 		(best_ == NONE || next < ranges[MAP].item[best_ % RANGES].first);
 	if
 	:: best_ == NONE && !is_fresh ->
-#ifdef NO_UNCERTAIN_SCAN
-		uncertain_ = NONE;
+#ifdef NO_SCAN_OF_LOCKED
+		locked_ = NONE;
 #endif
-		best_ = uncertain_
+		best_ = locked_
 	:: else
 	fi;
-	i_ = 0; uncertain_ = 0
+	i_ = 0; locked_ = 0
 }
 
 /* message_ranges_remove() */
@@ -617,7 +589,7 @@ inline remove_range(nr)
 	ranges[MAP].item[nr].first = ranges[MAP].item[k_].first;
 	ranges[MAP].item[nr].last = ranges[MAP].item[k_].last;
 	ranges[MAP].item[nr].due = ranges[MAP].item[k_].due;
-	ranges[MAP].item[nr].uncertain = ranges[MAP].item[k_].uncertain;
+	ranges[MAP].item[nr].is_locked = ranges[MAP].item[k_].is_locked;
 	ranges[MAP].item[nr].scanned = ranges[MAP].item[k_].scanned;
 	ranges[MAP].item[nr].swept = ranges[MAP].item[k_].swept;
 	clear_range(MAP, k_);
@@ -636,14 +608,14 @@ inline reserve(me)
 		mine.last = (next == 0 || width >= end - next ->
 					 end - 1 : next + width - 1);
 		mine.due = AT_ONCE;
-		mine.uncertain = next < uncertain_below;
+		mine.is_locked = false;
 		mine_scanned[me] = 0;
 		next = mine.last + 1
 	:: !is_fresh && best_ != NONE ->	/* take_range() */
 		mine.first = ranges[MAP].item[best_].first;
 		mine.last = ranges[MAP].item[best_].last;
 		mine.due = ranges[MAP].item[best_].due;
-		mine.uncertain = ranges[MAP].item[best_].uncertain;
+		mine.is_locked = ranges[MAP].item[best_].is_locked;
 		mine_scanned[me] = ranges[MAP].item[best_].scanned;
 		remove_range(best_)
 	:: else -> reserved = false
@@ -688,39 +660,20 @@ inline drop_snapshot(me)
 
 /*
  * scanned_at of a message that is skipped: a time before the snapshot was
- * locked, so that claims that begin later scan it again.
+ * taken, so that claims that begin later scan it again.
  */
-#ifdef SCANNED_AT_LATE
-#define scanned_at(me)	ALL
-#else
 #define scanned_at(me)	began[me]
-#endif
 
 /*
- * claim_scan_row(), and the test for insertions under way where no row is
- * visible.  locks: a free message is locked, and not only chosen.  A sweep does
+ * claim_scan_row().  locks: a free message is locked, and not only chosen.  A sweep does
  * neither.
  */
 inline scan_row(me, n, locks)
 {
 	if
-	:: vis[me].state[n] == ABSENT ->
-		if
-#ifndef NO_INSERTION_UNDER_WAY
-		:: mine.uncertain &&
-		   (row[n].state != ABSENT || row[n].writer != 0) ->
-			add_range(me, n, n, NEVER, true, scanned_at(me), my_now)
-#endif
-		:: else
-		fi
+	:: vis[me].state[n] == ABSENT
 	:: vis[me].state[n] == CLAIMED && vis[me].until[n] > my_now ->
-		if
-#ifndef NO_CHANGING
-		:: row[n].writer != 0 || is_stale(me, n) ->	/* is_changing() */
-			add_range(me, n, n, NEVER, true, scanned_at(me), my_now)
-#endif
-		:: else -> add_range(me, n, n, vis[me].until[n], false, 0, my_now)
-		fi
+		add_range(me, n, n, vis[me].until[n], false, 0, my_now)
 #if SWEEPS > 0
 	:: me == SWEEPER &&
 	   (vis[me].state[n] == FREE ||
@@ -771,7 +724,7 @@ inline give_rest(me)
 		:: is_fresh && next == mine.last + 1 -> next = mine.first
 		:: !(is_fresh && next == mine.last + 1) && mine.first <= mine.last ->
 			add_range(MAP, mine.first, mine.last, mine.due,
-					  mine.uncertain, mine_scanned[me], my_now)
+					  mine.is_locked, mine_scanned[me], my_now)
 		:: else
 		fi
 	:: else
@@ -781,7 +734,7 @@ inline give_rest(me)
 	:: k_ < ranges[me].count ->
 		add_range(MAP, ranges[me].item[k_].first,
 				  ranges[me].item[k_].last, ranges[me].item[k_].due,
-				  ranges[me].item[k_].uncertain, ranges[me].item[k_].scanned,
+				  ranges[me].item[k_].is_locked, ranges[me].item[k_].scanned,
 				  my_now);
 		k_++
 	:: else -> break
@@ -796,7 +749,7 @@ inline give_back(me)
 	keep_of_snapshot(me, chosen);
 	printf("claimer %d gives back, scanned up to %d\n", me, scanned_to - 1);
 	is_fresh = false; scanned_to = 0;
-	mine.first = 1; mine.last = 0; mine.due = 0; mine.uncertain = 0;
+	mine.first = 1; mine.last = 0; mine.due = 0; mine.is_locked = 0;
 	mine.swept = false;
 	mine_scanned[me] = 0
 }
@@ -820,7 +773,7 @@ inline return_chosen()
 	d_step {
 		if
 		:: chosen != NONE ->
-			return_range(chosen, AT_ONCE, false);
+			return_range(chosen, AT_ONCE);
 			returned = returned | BIT(chosen);
 			record_free()
 		:: else
@@ -1079,7 +1032,13 @@ mark:
 	:: !is_marked ->
 #ifndef NO_RETURN_OF_LOST
 		/* claim_scan_lost() */
-		d_step { return_range(chosen, NEVER, true) };
+		d_step {
+			if
+			:: exists && chosen < next ->
+				add_range(MAP, chosen, chosen, NEVER, true, 0, now)
+			:: else
+			fi
+		};
 #endif
 		d_step {
 			close(me);
@@ -1124,9 +1083,6 @@ error:
 #ifdef ABORT
 	:: roll_back(chosen, true)
 #endif
-#ifdef PREPARE
-	:: prepare_transaction(chosen)
-#endif
 	fi;
 
 #ifdef RELEASE
@@ -1147,10 +1103,6 @@ error:
 #endif
 		:: d_step { end_claim(me); row[chosen].pending = GONE };
 			commit_transaction(chosen, NEVER, false)
-#ifdef PREPARE
-		:: d_step { end_claim(me) };
-			prepare_transaction(chosen)
-#endif
 		fi
 	:: true
 	fi;
@@ -1173,7 +1125,7 @@ next_call:
 						 ranges[MAP].item[i].first <= n && \
 						 ranges[MAP].item[i].last >= n && \
 						 (ranges[MAP].item[i].due <= now || \
-						  ranges[MAP].item[i].uncertain))
+						  ranges[MAP].item[i].is_locked))
 #define is_found(n)		(!exists || (n >= next && n < end) || \
 						 in_range(n, 0) || in_range(n, 1))
 
@@ -1244,7 +1196,7 @@ answer:
 #if SWEEPS > 0
 /*
  * The worker: claim_scan_sweep().  Each sweep is after the time that
- * availability_recheck_at() has set, so uncertain ranges are due.
+ * availability_recheck_at() has set, so ranges with something locked are due.
  */
 proctype sweeper()
 {
@@ -1274,8 +1226,7 @@ proctype sweeper()
 				k_ = end;
 				next = end;
 				unknown = ranges[MAP].count;
-				add_range(MAP, 0, k_ - 1, AT_ONCE, uncertain_below > 0, 0,
-						  now);
+				add_range(MAP, 0, k_ - 1, AT_ONCE, false, 0, now);
 				unknown = (ranges[MAP].count > unknown -> unknown : NONE)
 			:: else
 			fi;
@@ -1285,12 +1236,12 @@ proctype sweeper()
 				:: !begun && j_ < ranges[MAP].count &&
 				   (ranges[MAP].item[j_].due != AT_ONCE || j_ == unknown) &&
 				   (ranges[MAP].item[j_].due <= now ||
-					ranges[MAP].item[j_].uncertain) ->
+					ranges[MAP].item[j_].is_locked) ->
 					begun = true;
 					ranges[MAP].item[j_].swept = true;
 					mine.first = ranges[MAP].item[j_].first;
 					mine.last = ranges[MAP].item[j_].last;
-					mine.uncertain = ranges[MAP].item[j_].uncertain;
+					mine.is_locked = ranges[MAP].item[j_].is_locked;
 					scanned_to = mine.first;
 					k_ = j_
 				:: else
@@ -1351,7 +1302,7 @@ proctype sweeper()
 					if
 					:: scanned_to <= mine.last ->
 						add_range(MAP, scanned_to, mine.last, LATER,
-								  mine.uncertain, 0, my_now)
+								  mine.is_locked, 0, my_now)
 					:: else
 					fi;
 #endif
@@ -1363,7 +1314,7 @@ proctype sweeper()
 							add_range(MAP, ranges[SWEEPER].item[k_].first,
 									  ranges[SWEEPER].item[k_].last,
 									  ranges[SWEEPER].item[k_].due,
-									  ranges[SWEEPER].item[k_].uncertain,
+									  ranges[SWEEPER].item[k_].is_locked,
 									  ranges[SWEEPER].item[k_].scanned,
 									  my_now);
 							k_++
@@ -1379,7 +1330,7 @@ proctype sweeper()
 		:: d_step {
 #ifdef SWEEP_RESERVES
 				add_range(MAP, mine.first, mine.last, LATER,
-						  mine.uncertain, 0, my_now)
+						  mine.is_locked, 0, my_now)
 #else
 				begun = false
 #endif
@@ -1390,7 +1341,7 @@ next_sweep:
 		d_step {
 			clear_ranges(SWEEPER);
 			drop_snapshot(SWEEPER);
-			mine.first = 0; mine.last = 0; mine.uncertain = false;
+			mine.first = 0; mine.last = 0; mine.is_locked = false;
 			scanned_to = 0; my_now = 0; begun = false; began[SWEEPER] = 0;
 			unknown = NONE
 		}

@@ -1,27 +1,30 @@
 /*
  * test/model/delayed.pml
- *	  The part of the availability map that is about delayed messages, to be
+ *	  Delayed messages, which the worker moves to where claims find them, to be
  *	  checked by spin.  The notes in availability.pml apply here too.
  *
  * NOTES
  *	  All messages are delayed ones that are due.  Pushers push more of them,
- *	  with a delay that is over when they commit.  The map has no ranges.  It
- *	  knows whether a message may be due, and whether one may come free that
- *	  no callback reports.  With PREPARE there are prepared transactions, and
- *	  a claim always scans once more before it returns an empty result, so
- *	  that no message is hidden.
+ *	  with a delay that is over when they commit.  A deleter locks one, and
+ *	  deletes it or is rolled back.  The worker moves those that it can lock.
+ *	  What it has moved is in a set, which stands for the ranges of the map:
+ *	  how claims find that is in availability.pml, so a claim takes it in one
+ *	  step here.
  *
- *	  Checked is, as there: at the end no free message is hidden; a claim that
- *	  finds nothing is right; no process waits forever.
+ *	  Checked is: at the end the worker knows of each message that is left; and
+ *	  a claim finds nothing only if no message was due, and known to be, since
+ *	  it has begun.  One that the worker has left because it was locked counts
+ *	  only when the worker has seen it again, a second later.
  */
 
 #define ABSENT	0
-#define FREE	1
-#define GONE	2				/* claimed: it is in a segment now */
-#define AS_IS	3
+#define DELAYED	1
+#define FREE	2				/* moved: claims find it */
+#define GONE	3
+#define AS_IS	4
 
-#define PREPARED 100
-
+#define WORKER	50
+#define DELETER	60
 #define BIT(n)	(1 << (n))
 #define MESSAGES (EXISTING + PUSHERS)
 
@@ -33,259 +36,220 @@ typedef Row
 };
 
 Row row[MESSAGES];
-byte stale[CLAIMERS];			/* changed since the snapshot */
 
-/* The map: DelayedInfo */
-bool due = true;				/* its time has come */
-bool uncertain = false;
+/* The map */
+bool due = true;				/* DelayedInfo: its time has come */
+bool later = false;				/* ... or comes, as some were locked */
 byte open = 0;
+byte ready = 0;					/* messages that claims find */
 
-/* What exists only for the checks */
-byte returned = BIT(EXISTING) - 1;
-byte free_since[CLAIMERS];
+/* What exists only for the checks: those that a claim has to find */
+byte known = BIT(EXISTING) - 1;
+byte known_since[CLAIMERS];
+
+byte users = PUSHERS + CLAIMERS + DELETERS;
 
 hidden byte i_;
-hidden byte mask_;
 
-#define is_free(n)	(row[n].state == FREE && row[n].writer == 0)
-
-inline record_free()
+/* Callback after the end of a transaction: availability_return_delayed() */
+inline return_delayed(n)
 {
-	mask_ = 0;
-	for (i_ : 0 .. MESSAGES - 1) {
-		if
-		:: is_free(i_) && (returned & BIT(i_)) -> mask_ = mask_ | BIT(i_)
-		:: else
-		fi
-	}
+	due = true;
+
+	/* It may be moved and claimed already. */
+	if
+	:: row[n].state != GONE -> set_known(known | BIT(n))
+	:: else
+	fi
+}
+
+inline set_known(set)
+{
+	known = set;
 	for (i_ : 0 .. CLAIMERS - 1) {
-		free_since[i_] = free_since[i_] & mask_
+		known_since[i_] = known_since[i_] & known
 	}
-	i_ = 0; mask_ = 0
+	i_ = 0
 }
 
 /* ProcArrayEndTransaction() */
 inline leave(n, commit)
 {
 	if
-	:: commit && row[n].pending != AS_IS ->
-		row[n].state = row[n].pending;
-		for (i_ : 0 .. CLAIMERS - 1) {
-			stale[i_] = stale[i_] | BIT(n)
-		}
-		i_ = 0
+	:: commit && row[n].pending != AS_IS -> row[n].state = row[n].pending
 	:: else
 	fi;
-	printf("%d: left by %d, commit %d\n", n, row[n].writer, commit);
 	row[n].writer = 0;
 	row[n].pending = 0
 }
 
-/* pending_end(); availability_return_delayed() */
-inline end_transaction(n, commit, reports)
-{
-	d_step { leave(n, commit); returned = returned & ~BIT(n); record_free() };
-	d_step {
-		due = due || reports;
-		returned = returned | BIT(n);
-		record_free()
-	}
-}
-
-#ifdef PREPARE
-inline prepare_transaction(n)
-{
-	d_step { row[n].writer = PREPARED; printf("%d is prepared\n", n) };
-	d_step { uncertain = true };
-	if
-	:: d_step { leave(n, true); returned = returned | BIT(n); record_free() }
-	:: d_step { leave(n, false); returned = returned | BIT(n); record_free() }
-	fi
-}
-#endif
-
+/* A transaction that inserts a message */
 proctype pusher(byte n)
 {
-	d_step { row[n].writer = 100 + n; row[n].pending = FREE };
+	d_step { row[n].writer = 100 + n; row[n].pending = DELAYED };
 	if
-	:: end_transaction(n, true, true)
-	:: end_transaction(n, false, false)
-#ifdef PREPARE
-	:: prepare_transaction(n)
-#endif
-	fi
+	:: d_step { leave(n, true) };
+		d_step { return_delayed(n) }
+	:: d_step { leave(n, false) }
+	fi;
+	d_step { users-- }
 }
 
-/* availability_reserve_delayed() */
-inline reserve_delayed(with_uncertain)
+/*
+ * A transaction that deletes a message, or is rolled back; no callback reports
+ * that if it was prepared.
+ */
+proctype deleter(byte n)
 {
-	d_step {
-		if
-#ifdef PREPARE
-		:: due || with_uncertain ->	/* max_prepared_xacts > 0 */
-#else
-		:: due || (with_uncertain && uncertain) ->
-#endif
-			due = false;
-			uncertain = false;
-			open++;
-			reserved = true;
-			printf("claimer %d reserves the delayed messages\n", me)
-		:: else ->
-			printf("claimer %d does not get the delayed messages\n", me)
-		fi
-	}
-}
+	bool commit;
+	bool reports;
 
-/* claim_scan_close_delayed(), availability_close_delayed() */
-inline close_delayed()
-{
 	d_step {
 		if
-		:: reserved ->
-			due = due || rescan;
-			uncertain = uncertain || rescan_uncertain;
-			open--;
-			printf("claimer %d closes, again %d\n", me, rescan)
+		:: row[n].state == DELAYED && row[n].writer == 0 ->
+			row[n].writer = DELETER;
+			row[n].pending = GONE;
+			set_known(known & ~BIT(n))
 		:: else
+		fi
+	};
+	if
+	:: row[n].writer == DELETER ->
+		if
+		:: commit = true; reports = true
+		:: commit = false; reports = true
+		:: commit = false; reports = false
 		fi;
-		reserved = false; rescan = false; rescan_uncertain = false
-	}
+		d_step { leave(n, commit) };
+		d_step {
+			if
+			:: !commit && reports -> return_delayed(n)
+			:: else
+			fi
+		}
+	:: else
+	fi;
+	d_step { commit = false; reports = false; users-- }
 }
 
-/* claim_scan_add_delayed(): the rows are those of to_scan. */
-inline add_delayed(with_uncertain)
+/* delayed_move_due(), again and again */
+proctype worker()
 {
-	reserve_delayed(with_uncertain);
-	if
-	:: reserved ->
+	byte seen = 0;				/* by the snapshot */
+	byte moved = 0;
+	bool left = false;
+	bool commit;
+	byte n = 0;
+
+	do
+	:: users == 0 && !due -> break
+	:: due || later ->
+		d_step {				/* availability_begin_move() */
+			due = false;
+			later = false;
+#ifndef NO_RESERVATION
+			open++
+#endif
+		};
 		d_step {
 			for (n : 0 .. MESSAGES - 1) {
 				if
-				:: row[n].state == FREE -> to_scan = to_scan | BIT(n)
+				:: row[n].state == DELAYED -> seen = seen | BIT(n)
 				:: else
 				fi
 			}
-			n = 0;
-			stale[me] = 0;
-			printf("claimer %d takes a snapshot\n", me)
-		}
-	:: else
-	fi
-}
-
-/* claim_scan_row() */
-inline scan_row()
-{
-	d_step {
+			n = 0
+		};
 		do
-		:: !(to_scan & BIT(n)) -> n++
+		:: n < MESSAGES ->
+			d_step {
+				if
+				:: (seen & BIT(n)) && row[n].state == DELAYED &&
+						row[n].writer == 0 ->
+					row[n].writer = WORKER;
+					row[n].pending = FREE;
+					moved = moved | BIT(n)
+				:: (seen & BIT(n)) && !(row[n].state == DELAYED &&
+						row[n].writer == 0) ->
+					left = true
+				:: else
+				fi;
+				n++
+			}
 		:: else -> break
 		od;
-		to_scan = to_scan & ~BIT(n);
+		skip;
 		if
-		:: stale[me] & BIT(n) -> rescan = true	/* TM_Updated */
-		:: !(stale[me] & BIT(n)) && row[n].writer != 0 ->
-			rescan_uncertain = true	/* TM_WouldBlock */
-		:: else ->
-			row[n].writer = me + 1;
-			row[n].pending = AS_IS;
-			locked = n + 1;
-			rescan = true;		/* there may be more */
-			record_free()
+		:: commit = true
+		:: commit = false
 		fi;
-		printf("claimer %d has scanned %d (has %d)\n", me, n, locked - 1);
-		n = 0
-	}
+		d_step {
+			for (n : 0 .. MESSAGES - 1) {
+				if
+				:: moved & BIT(n) -> leave(n, commit)
+				:: else
+				fi
+			}
+			n = 0
+		};
+#ifdef END_FIRST
+		d_step { open--; due = due || !commit; later = later || left };
+#endif
+		d_step {				/* return_all_records() */
+			if
+			:: commit -> ready = ready | moved
+			:: else -> due = true
+			fi
+		};
+#ifndef END_FIRST
+		d_step {				/* availability_end_move() */
+#ifndef NO_RESERVATION
+			open--;
+#endif
+#ifndef FORGET_LEFT
+			later = later || left;
+#endif
+			due = due || !commit
+		};
+#endif
+		d_step { seen = 0; moved = 0; left = false; commit = false }
+	od
 }
 
 proctype claimer(byte me)
 {
 	byte calls = CALLS;
-	byte to_scan = 0;			/* rows of the snapshot */
-	byte locked = 0;				/* plus 1 */
-	bool reserved = false;
-	bool rescan = false;
-	bool rescan_uncertain = false;
-	bool scanned_uncertain = false;
-	bool delayed_is_due;		/* in ReserveRequest */
-	bool others;
 	byte n = 0;
 
-again:
-	skip;
-	d_step {
-		calls--;
-		free_since[me] = BIT(MESSAGES) - 1;
-		record_free();
-		printf("claimer %d calls\n", me)
-	};
-
-	/* map_scan_pass() */
-	add_delayed(false);
-scan:
 	do
-	:: locked == 0 && to_scan != 0 -> scan_row()
+	:: calls > 0 ->
+		d_step { calls--; known_since[me] = known };
+		do
+		:: atomic { ready != 0 ->
+				do
+				:: !(ready & BIT(n)) -> n++
+				:: else -> break
+				od;
+				ready = ready & ~BIT(n);
+				row[n].state = GONE;
+				set_known(known & ~BIT(n));
+				n = 0
+			};
+			break
+#ifdef NO_WAIT
+		:: atomic { ready == 0 && open == 0 ->
+#else
+		:: atomic { ready == 0 && open == 0 && !due ->
+#endif
+				assert(known_since[me] == 0)
+			};
+			break
+		od;
+		skip;
+		d_step { known_since[me] = 0 }
 	:: else -> break
 	od;
-	to_scan = 0;
-	close_delayed();
-	if
-	:: locked != 0 -> goto found
-	:: else
-	fi;
-
-	/* availability_reserve() */
-	do
-	:: d_step { others = open > 0; delayed_is_due = due };
-		if
-		:: others -> open == 0	/* availability_wait_for_close() */
-		:: else -> break
-		fi
-	od;
-#ifndef DELAYED_ONCE
-	/* If another session reserves them first, wait for it. */
-	if
-	:: delayed_is_due -> add_delayed(false); goto scan
-	:: else
-	fi;
-#endif
-	if
-	:: !scanned_uncertain ->
-		scanned_uncertain = true;
-		add_delayed(true);
-		if
-		:: to_scan != 0 -> goto scan
-		:: else -> close_delayed()
-		fi
-	:: else
-	fi;
-	printf("claimer %d answers that there is nothing\n", me);
-	assert(free_since[me] == 0);
-	goto next_call;
-
-found:
-	skip;
-	d_step { free_since[me] = 0; row[locked - 1].pending = GONE };
-	if
-	:: end_transaction(locked - 1, true, false)
-	:: end_transaction(locked - 1, false, true)
-#ifdef PREPARE
-	:: prepare_transaction(locked - 1)
-#endif
-	fi;
-
-next_call:
-	skip;
-	d_step {
-		free_since[me] = 0; stale[me] = 0;
-		locked = 0; scanned_uncertain = false; others = false;
-		delayed_is_due = false
-	};
-	if
-	:: calls > 0 -> goto again
-	:: else
-	fi
+	users--
 }
 
 init
@@ -294,7 +258,7 @@ init
 
 	atomic {
 		for (n : 0 .. EXISTING - 1) {
-			row[n].state = FREE
+			row[n].state = DELAYED
 		}
 		for (n : 1 .. PUSHERS) {
 			run pusher(EXISTING + n - 1)
@@ -302,16 +266,19 @@ init
 		for (n : 1 .. CLAIMERS) {
 			run claimer(n - 1)
 		}
+		for (n : 1 .. DELETERS) {
+			run deleter(n - 1)
+		}
+		run worker();
 		n = 0
 	};
 	_nr_pr == 1;
 	d_step {
 		assert(open == 0);
 		for (n : 0 .. MESSAGES - 1) {
-#ifndef PREPARE
-			assert(!is_free(n) || due || uncertain)
-#endif
-			skip
+			assert(row[n].writer == 0 &&
+				(row[n].state != DELAYED || due || later) &&
+				(row[n].state != FREE || (ready & BIT(n))))
 		}
 	}
 }

@@ -39,7 +39,7 @@
  *
  *	  3.  No message is forgotten.  At the end, if a message is free, and the
  *	  group is below its bound, then the lane is in the ring, or is looked at
- *	  because something in it is due or uncertain; and this will be so for each
+ *	  because something in it is due, or was locked; and this will be so for each
  *	  message that is claimed or delayed, when it is due.
  *
  *	  4.  No process waits forever (spin's check for invalid end states).
@@ -105,7 +105,7 @@ byte group_lock = 0;			/* the session that has it, plus 1 */
 /* The lane */
 bool linked = true;				/* it is in the ring */
 byte due = NEVER;				/* the first message is due */
-bool uncertain = false;			/* something may be due earlier */
+bool locked = false;			/* something may be due earlier */
 
 hidden byte i_;
 hidden byte j_;
@@ -260,7 +260,7 @@ inline scan_row(n)
 		:: else
 		fi;
 		if
-		:: is_changing(n) -> seen_uncertain = true
+		:: is_changing(n) -> seen_locked = true
 		:: !is_changing(n) && vis[me].until[n] > my_now ->
 			seen_due = min(seen_due, vis[me].until[n])
 		:: else -> free = free | BIT(n)
@@ -300,12 +300,12 @@ inline give_back()
 #ifdef UNLINK_AFTER_SCAN
 	linked = false;
 	due = NEVER;
-	uncertain = false;
+	locked = false;
 #endif
 	linked = linked || (free != 0 && count < BOUND);
 	due = min(due, seen_due);
-	uncertain = uncertain || seen_uncertain;
-	free = 0; head = 0; count = 0; seen_due = NEVER; seen_uncertain = false
+	locked = locked || seen_locked;
+	free = 0; head = 0; count = 0; seen_due = NEVER; seen_locked = false
 }
 
 /* Mark or pop a message that is still as the snapshot shows it. */
@@ -313,7 +313,7 @@ inline mark(n)
 {
 	if
 	:: !(chosen & BIT(n))
-	:: (chosen & BIT(n)) && is_changing(n) -> uncertain = true
+	:: (chosen & BIT(n)) && is_changing(n) -> locked = true
 	:: else ->
 		check_order(n);
 		row[n].writer = me + 1;
@@ -340,7 +340,7 @@ proctype session(byte me)
 	bool pops;
 	bool is_new;				/* the lock; and nothing is marked */
 	byte seen_due = NEVER;
-	bool seen_uncertain;
+	bool seen_locked;
 	bool ended;
 	byte first_due = NEVER;
 
@@ -378,7 +378,7 @@ claim:
 #ifndef UNLINK_AFTER_SCAN
 		linked = false;
 		due = NEVER;
-		uncertain = false;
+		locked = false;
 #endif
 		my_now = now;
 		claims--
@@ -497,12 +497,13 @@ roll_back:
 		d_step { leave(false) };
 		d_step { callback() }
 #ifdef PREPARE
-	/* COMMIT or ROLLBACK PREPARED runs no callback. */
-	:: uncertain = true;
+	/* The worker returns what was changed, when the locks are gone. */
+	:: true ->
 		if
-		:: d_step { leave(true) }
-		:: d_step { leave(false) }
-		fi
+		:: d_step { leave(true); unlock() }
+		:: d_step { leave(false); unlock() }
+		fi;
+		d_step { callback() }
 #endif
 	fi;
 	d_step { unlock() };
@@ -557,7 +558,7 @@ init
 			:: row[n].state != GONE && j_ != 0 && !(j_ & BIT(n))
 #endif
 			:: else ->
-				assert(linked || due <= now || uncertain ||
+				assert(linked || due <= now || locked ||
 					   (row[n].until > now && due <= row[n].until) ||
 					   (row[n].until <= now && !below))
 			fi

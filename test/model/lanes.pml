@@ -10,16 +10,17 @@
  *	  As in groups.pml there is one group with a few messages, and a bound.
  *	  Sessions claim messages from it, and renew, release or complete their
  *	  claims, each in a transaction that may be rolled back, or be prepared, and
- *	  then committed or rolled back without a callback.  A claim runs out when
+ *	  then committed or rolled back; then the worker returns what it has changed,
+ *	  after the group was unlocked.  A claim runs out when
  *	  time passes.  A session may also be terminated in the middle of a claim.
  *
  *	  The lane knows in which messages something may be free ("pieces"), and
  *	  which were delivered and may be unfinished ("listed").  The availability
- *	  map knows which will be due, which are uncertain, and of which nothing is
- *	  known.  A claim takes these steps, and between any two of them all other
+ *	  map knows which will be due, in which something was locked, and of which
+ *	  nothing is known.  A claim takes these steps, and between any two of them all other
  *	  processes may take theirs:
  *
- *	  1.  It may reserve what is due or uncertain, take a snapshot, and give
+ *	  1.  It may reserve what is due or was locked, take a snapshot, and give
  *	  what is free to the lane; also to "listed" what was delivered.
  *
  *	  2.  It takes the first messages of the lane, which is LANE_TAKEN then.
@@ -54,7 +55,7 @@
  *	  delivered is not finished, or while an earlier one is free.
  *
  *	  3.  No message is forgotten.  At the end, each message that is free is in
- *	  the lane, when all that is due or uncertain was given to it; and if the
+ *	  the lane, when all that is due or locked was given to it; and if the
  *	  group has room, the lane has a turn (LANE_HAS_TURN).  The map knows when
  *	  each message that is claimed or delayed is due.
  *
@@ -146,7 +147,7 @@ byte unchanged = 0;				/* the sessions that have taken it since it has
 /* The availability map */
 bool knows = true;				/* knows_delivered */
 byte due[AT_LAST + 1];			/* due[0] is not used */
-byte uncertain = 0;
+byte locked = 0;
 byte unknown = 0;
 #ifdef CLEAR
 byte open = 0;					/* processes that have a reservation open */
@@ -167,7 +168,7 @@ hidden byte found_;
 						  row[n].new_until > now) || \
 						 (row[n].pending == AS_IS && is_live(n)))
 #define overdue			(now >= LATER -> due[LATER] : 0)
-#define to_give			(overdue | uncertain | unknown)
+#define to_give			(overdue | locked | unknown)
 #define first_of(set)	((set) & ~((set) - 1))
 
 /* The state of the lane (LaneState) */
@@ -266,11 +267,6 @@ inline set_open(value)
 /* --- Transactions --- */
 
 /* There is no callback. */
-inline forget()
-{
-	due_1 = 0; due_2 = 0; to_scan = 0; to_free = 0; to_list = 0; to_cut = 0;
-	less = false
-}
 
 /* The claim has failed. */
 inline reset_claim()
@@ -279,7 +275,7 @@ inline reset_claim()
 	range = (whole -> 0 : range);
 	whole = false; has_given = false; is_open = false; is_new = false;
 	took = false; wanted = 0; live = 0; listing = 0; scanned = 0; found = 0;
-	free = 0; chosen = 0; seen_unsure = 0; unsure = false; blocked = false;
+	free = 0; chosen = 0; seen_locked = 0; unsure = false; blocked = false;
 	failed = false
 }
 
@@ -342,7 +338,7 @@ inline callback()
 {
 	due[LATER] = due[LATER] | due_1;
 	due[AT_LAST] = due[AT_LAST] | due_2;
-	uncertain = uncertain | to_scan;
+	locked = locked | to_scan;
 	pieces = pieces | to_free;
 	listed = (listed | to_list) & ~to_cut;
 	if
@@ -356,7 +352,7 @@ inline callback()
 #ifdef CLEAR
 	unknown = unknown | given;
 #else
-	uncertain = uncertain | given;
+	locked = locked | given;
 #endif
 	given = 0;
 	if
@@ -366,29 +362,19 @@ inline callback()
 	set_open(false)
 }
 
-/* XACT_EVENT_PREPARE */
+/* XACT_EVENT_PREPARE: availability_prepare() */
 inline prepare()
 {
-	found_ = false;
 	for (i_ : 0 .. NUMBERS - 1) {
-		if
-		:: (changed & BIT(i_)) && is_delayed(i_) ->
-			uncertain = uncertain | BIT(i_);
-#ifndef NO_TURN_AT_PREPARE
-			found_ = true
+#ifdef NOT_LISTED_AT_PREPARE
+		skip
+#else
+		listed = ((changed & BIT(i_)) && !is_delayed(i_) ->
+				  listed | BIT(i_) : listed)
 #endif
-		:: (changed & BIT(i_)) && !is_delayed(i_) ->
-			uncertain = uncertain | BIT(i_);
-			listed = listed | BIT(i_);
-			found_ = true
-		:: else
-		fi
 	}
-	if
-	:: found_ -> change()
-	:: else
-	fi;
-	found_ = false; i_ = 0
+	change();
+	i_ = 0
 }
 
 inline unlock()
@@ -439,22 +425,11 @@ inline drop_snapshot()
 /* A message is left to a later scan. */
 inline skip_row(n)
 {
-	if
-	:: is_changing(n) && !seems_delayed(n) ->
-		seen_unsure = seen_unsure | BIT(n)
-	:: else ->
-		due_1 = (vis[me].until[n] == LATER -> due_1 | BIT(n) : due_1);
-		due_2 = (vis[me].until[n] == AT_LAST -> due_2 | BIT(n) : due_2)
-	fi
+	due_1 = (vis[me].until[n] == LATER -> due_1 | BIT(n) : due_1);
+	due_2 = (vis[me].until[n] == AT_LAST -> due_2 | BIT(n) : due_2)
 }
 
 /* --- Giving --- */
-
-#ifdef GIVE_CHANGED_AS_FREE
-#define may_be_unsure(n)	(row[n].writer != 0)
-#else
-#define may_be_unsure(n)	is_changing(n)
-#endif
 
 inline give_rows()
 {
@@ -468,8 +443,8 @@ inline give_rows()
 			:: seems_live(n) || seems_delayed(n) -> skip_row(n)
 			:: else ->
 				free = free | BIT(n);
-				seen_unsure = (may_be_unsure(n) ->
-							   seen_unsure | BIT(n) : seen_unsure)
+				seen_locked = (row[n].writer != 0 ->
+							   seen_locked | BIT(n) : seen_locked)
 			fi
 		fi
 	}
@@ -482,7 +457,7 @@ inline give()
 	d_step {
 		given = to_give;
 		due[LATER] = due[LATER] & ~given;
-		uncertain = 0;
+		locked = 0;
 		unknown = 0;
 		my_now = now;
 		set_open(true)
@@ -513,13 +488,13 @@ inline give()
 	}
 }
 
-/* availability_give_back(): the messages that are due or uncertain */
+/* availability_give_back(): the messages that are due or were locked */
 inline return_skipped()
 {
 	due[LATER] = due[LATER] | due_1;
 	due[AT_LAST] = due[AT_LAST] | due_2;
-	uncertain = uncertain | seen_unsure;
-	due_1 = 0; due_2 = 0; seen_unsure = 0
+	locked = locked | seen_locked;
+	due_1 = 0; due_2 = 0; seen_locked = 0
 }
 
 /* The same: what was taken of the lane, and not used */
@@ -576,9 +551,7 @@ inline count_row(n)
 #endif
 			live++;
 			found = found | BIT(n);
-#ifndef FULL_THOUGH_UNCERTAIN
 			unsure = unsure || is_changing(n)
-#endif
 		:: else ->
 			found = (was_delivered(n) -> found | BIT(n) : found);
 			if
@@ -623,7 +596,7 @@ inline take_row(n)
 		:: else ->
 			if
 			:: is_changing(n) ->
-				seen_unsure = seen_unsure | BIT(n);
+				seen_locked = seen_locked | BIT(n);
 				failed = BOUND == 1;
 				range = (failed -> range : range & ~BIT(n))
 			:: else ->
@@ -703,7 +676,7 @@ proctype session(byte me)
 	byte found;					/* unfinished */
 	byte free;
 	byte chosen;
-	byte seen_unsure;
+	byte seen_locked;
 	bool unsure;
 	bool blocked;
 	bool failed;
@@ -955,7 +928,7 @@ scan:
 		if
 		:: whole ->
 			less = less || (range != 0 && live < BOUND);
-			range = 0; due_1 = 0; due_2 = 0; seen_unsure = 0; wanted = 0
+			range = 0; due_1 = 0; due_2 = 0; seen_locked = 0; wanted = 0
 		:: else ->
 			return_skipped();
 			put_back();
@@ -1099,13 +1072,14 @@ roll_back:
 		d_step { leave(false); reset_claim() };
 		d_step { callback() }
 #ifdef PREPARE
-	/* COMMIT or ROLLBACK PREPARED runs no callback. */
+	/* The worker returns what was changed, when the locks are gone. */
 	:: changed != 0 ->
 		d_step { prepare() };
 		if
-		:: d_step { leave(true); forget() }
-		:: d_step { leave(false); forget() }
-		fi
+		:: d_step { leave(true); unlock() }
+		:: d_step { leave(false); unlock() }
+		fi;
+		d_step { callback() }
 #endif
 	fi;
 	d_step { unlock() };
@@ -1129,7 +1103,7 @@ proctype clear()
 		change();
 		due[LATER] = 0;
 		due[AT_LAST] = 0;
-		uncertain = 0;
+		locked = 0;
 		unknown = ALL;
 		knows = false;
 		incarnation++
@@ -1146,7 +1120,7 @@ proctype worker(byte me)
 	byte given;
 	byte found;
 	byte free;
-	byte seen_unsure;
+	byte seen_locked;
 	byte due_1;
 	byte due_2;
 

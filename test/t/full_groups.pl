@@ -11,6 +11,7 @@ use PostgreSQL::Test::Utils;
 use QueueTest;
 use Test::More;
 use Time::HiRes qw(sleep);
+use WaitTest qw(begin finish);
 
 start_server(q(
 autovacuum = off
@@ -97,6 +98,29 @@ foreach my $n (1, 2)
 	is(groups_of($q, 150), names(@second), "$n of each group: the next one goes on there");
 	is(groups_of($q, 1), $n == 1 ? 'g201' : 'g151', "$n of each group: and so on");
 }
+
+# A claim has begun, and waits until the worker has moved a delayed message, when
+# the first messages of groups are pushed to its queue.  It takes no more of a group
+# than the bound allows.  The worker waits until the tables are unlocked.
+value(q(SELECT queue_create('first', '{"_group_concurrency": 2}')));
+value(q(SELECT queue_push('first', '"n"', delay => 1)));
+my $holder = $node->background_psql('postgres');
+$holder->query_safe('BEGIN; LOCK TABLE '
+	  . join(', ', map { "queue_data.delayed_$_" } 0 .. 3)
+	  . ' IN SHARE ROW EXCLUSIVE MODE; SELECT pg_sleep(1.1)');
+my $claim = begin(q(SELECT FROM queue_claim('first', 600, 60, 10)));
+sleep 0.1;
+value(
+	"SELECT count(queue_push('first', to_jsonb(n), group_key => 'a')) FROM generate_series(1, 5) AS n");
+finish($claim);
+$holder->query_safe('COMMIT');
+value(q(SELECT count(*) FROM queue_claim('first', 600, 60, 10)));
+is( value(
+		"SELECT count(*) FROM queue_messages('first', include_claimed => true)
+		WHERE claim_id IS NOT NULL AND group_key = 'a'"),
+	2,
+	'a claim that has begun before there were groups');
+$holder->quit;
 
 $node->stop;
 done_testing();

@@ -1,0 +1,22 @@
+/*-------------------------------------------------------------------------
+ *
+ * prepared.h
+ *	  What prepared transactions have changed.
+ *
+ * src/storage/prepared.h
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef QUEUE_PREPARED_H
+#define QUEUE_PREPARED_H
+
+extern void prepared_init(void);
+
+/* At the end of a transaction that is prepared */
+extern void prepared_add_changes(bool all);
+
+/* For the worker */
+extern void prepared_return(Oid extension);
+extern bool prepared_is_unknown(void);
+
+#endif							/* QUEUE_PREPARED_H */
