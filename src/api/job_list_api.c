@@ -102,7 +102,7 @@ put_handler(FunctionCallInfo fcinfo, Handler *handler,
 static const char *
 problem_of(Handler *handler)
 {
-	return handler->paused ? NULL : handler_check(handler, true);
+	return handler->paused ? NULL : handler_check(handler);
 }
 
 /*

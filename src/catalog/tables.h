@@ -233,7 +233,7 @@ typedef enum JobCounter
 #define Anum_handler_bound_at			7
 #define Anum_handler_takes_jsonb		8
 #define Anum_handler_logs_in			9
-#define Anum_handler_digest				10
+#define Anum_handler_loaded_by			10
 #define Anum_handler_function_schema	11
 #define Anum_handler_function_name		12
 #define Anum_handler_search_path		13
@@ -241,8 +241,7 @@ typedef enum JobCounter
 #define Anum_handler_teardown_schema	15
 #define Anum_handler_teardown_name		16
 #define Anum_handler_stopped			17	/* not used since 2.0 */
-#define Anum_handler_loaded_by			18
-#define Natts_handler					18
+#define Natts_handler					17
 
 /* queue_data.schedule */
 #define Anum_schedule_id				1

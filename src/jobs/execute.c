@@ -151,7 +151,7 @@ claim_jobs(Batch *batch)
 	batch_limit_lock_wait(batch, RUNNER_LOCK_TIMEOUT);
 	batch->claimed_at = clock_monotonic();
 	pool_begin_claim();
-	problem = handler_check(handler, true);
+	problem = handler_check(handler);
 	if (problem != NULL)
 	{
 		batch_stop(batch, problem);
@@ -350,10 +350,10 @@ put_off_handler(Batch *batch)
 	Handler    *handler = batch->handler;
 
 	/*
-	 * The worker logs the reason once, except that it does not compare
-	 * definitions.  The user of a session sees it in each call.
+	 * The worker logs the reason once.  The user of a session sees it in each
+	 * call.
 	 */
-	if ((run->transaction.is_session || handler->is_altered) &&
+	if (run->transaction.is_session &&
 		!list_member_int(run->stopped, handler->row.queue_id))
 	{
 		MemoryContext old = MemoryContextSwitchTo(run->context);

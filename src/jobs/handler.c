@@ -113,8 +113,6 @@ read_handler_row(TupleDesc desc, HeapTuple tuple, HandlerRow *row)
 	Datum		values[Natts_handler];
 	bool		isnull[Natts_handler];
 
-	/* Before version 2.0 the table does not have the last column. */
-	memset(isnull, true, sizeof(isnull));
 	heap_deform_tuple(tuple, desc, values, isnull);
 #define VALUE(attribute) values[Anum_handler_##attribute - 1]
 #define TEXT(attribute) TextDatumGetCString(VALUE(attribute))
@@ -125,7 +123,6 @@ read_handler_row(TupleDesc desc, HeapTuple tuple, HandlerRow *row)
 	row->options.rate = DatumGetFloat4(VALUE(rate));
 	row->next_at = DatumGetTimestampTz(VALUE(next_at));
 	row->logs_in = DatumGetBool(VALUE(logs_in));
-	row->digest = *DatumGetUUIDP(VALUE(digest));
 	row->search_path = TEXT(search_path);
 	row->function.takes_jsonb = DatumGetBool(VALUE(takes_jsonb));
 	row->function.schema = TEXT(function_schema);
@@ -310,7 +307,6 @@ form_handler_row(Relation rel, const HandlerRow *row)
 	SET(next_at, TimestampTzGetDatum(now));
 	SET(bound_at, TimestampTzGetDatum(now));
 	SET(logs_in, BoolGetDatum(row->logs_in));
-	SET(digest, UUIDPGetDatum(&row->digest));
 	SET(search_path, CStringGetTextDatum(row->search_path));
 	SET(takes_jsonb, BoolGetDatum(row->function.takes_jsonb));
 	SET(function_schema, CStringGetTextDatum(row->function.schema));
@@ -356,7 +352,6 @@ handler_bind(const char *queue_name, Oid function, Oid teardown,
 		handler_check_function(teardown, true, &row.teardown);
 	row.logs_in = handler_role_may_log_in(row.role);
 	row.search_path = namespace_search_path;
-	handler_digest(function, teardown, &row.digest);
 
 	rel = catalog_open(CATALOG_HANDLER, RowExclusiveLock, &index);
 	delete_handler(rel, index, queue.id);

@@ -13,7 +13,6 @@
 #include "access/transam.h"
 #include "datatype/timestamp.h"
 #include "storage/itemptr.h"
-#include "utils/uuid.h"
 
 #include "util/limits.h"
 
@@ -32,7 +31,6 @@ typedef struct FunctionName
 typedef struct FoundFunction
 {
 	Oid			oid;
-	Oid			owner;
 	Oid			argument_type;
 	TransactionId xmin;			/* these identify the version of its row in */
 	ItemPointerData tid;		/* pg_proc */
@@ -55,7 +53,6 @@ typedef struct HandlerRow
 	HandlerOptions options;
 	TimestampTz next_at;		/* when the next job may begin, by the rate */
 	bool		logs_in;		/* the role could log in when it bound it */
-	pg_uuid_t	digest;			/* of both functions' definitions then */
 	char	   *search_path;	/* of the session then */
 	FunctionName function;
 	FunctionName teardown;
@@ -75,8 +72,6 @@ typedef struct Handler
 	bool		paused;
 	FoundFunction function;		/* these are valid after handler_check() */
 	FoundFunction teardown;
-	bool		is_as_bound;	/* they match the digest */
-	bool		is_altered;		/* they do not, and must not run */
 	bool		load_has_ended; /* of the row, by a restore; or it had none */
 	bool		is_stopped;		/* it could not run when that was last tried */
 	int			batch_size;		/* jobs to claim at once; 0 if not known yet */

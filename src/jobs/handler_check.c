@@ -6,11 +6,9 @@
  *
  * NOTES
  *	  A handler is bound by a role and runs as that role, so whatever the
- *	  owner of the function makes of it later runs with the privileges of the
- *	  role.  The role accepts that when it binds the function, but only for the
- *	  function as it is then: the handler's row has a digest of the definition,
- *	  and a function that belongs neither to the role nor to a superuser runs
- *	  only while its definition is the one that was bound.
+ *	  owner of the function makes of it runs with the privileges of the role.
+ *	  Therefore the function must belong to the role or to a superuser, both
+ *	  when it is bound and when it runs.
  *
  *	  handler_check() verifies everything that a handler needs, before each
  *	  claim.  Before each job handler_is_same() only compares the versions of
@@ -40,14 +38,10 @@
 #include "catalog/pg_proc.h"
 #include "catalog/pg_type.h"
 #include "commands/extension.h"
-#include "fmgr.h"
-#include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/catcache.h"
-#include "utils/fmgrprotos.h"
-#include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/regproc.h"
 #include "utils/syscache.h"
@@ -57,8 +51,6 @@
 #include "queue/acl.h"
 #include "queue/registry.h"
 #include "util/compat.h"
-#include "util/digest.h"
-#include "util/settings.h"
 
 #define MESSAGE_TYPE	"queue_message"
 
@@ -73,12 +65,11 @@ typedef enum CallPrivilege
 static bool is_message_type(Oid type);
 static bool has_right_signature(Form_pg_proc form, bool is_teardown);
 static CallPrivilege call_privilege(Oid function, Oid role);
+static bool is_trusted(Form_pg_proc form, Oid role);
 static const char *login_problem(Oid role);
 static void check_callable(Form_pg_proc form, const char *parameter);
-static void append_definition(StringInfo buf, Oid function);
 static HeapTuple find_function(const FunctionName *name);
 static bool is_same_version(const FoundFunction *function);
-static bool is_trusted(const FoundFunction *function, Oid role);
 static const char *find_and_check_function(const FunctionName *name,
 										   bool is_teardown, Oid role,
 										   FoundFunction *function);
@@ -86,7 +77,6 @@ static Oid	job_handler_oid(void);
 static bool may_be_loading(const PgBackendStatus *entry, void *arg);
 static const char *load_problem(Handler *handler);
 static const char *role_problem(const Handler *handler);
-static const char *definition_problem(Handler *handler);
 
 /* --- Functions and roles --- */
 
@@ -136,6 +126,16 @@ call_privilege(Oid function, Oid role)
 						ACL_EXECUTE) != ACLCHECK_OK)
 		return CALL_NEEDS_EXECUTE;
 	return CALL_ALLOWED;
+}
+
+/*
+ * Returns whether a role may have a function run with its own privileges: if
+ * nobody else can alter it but superusers.
+ */
+static bool
+is_trusted(Form_pg_proc form, Oid role)
+{
+	return form->proowner == role || superuser_arg(form->proowner);
 }
 
 /*
@@ -216,6 +216,18 @@ check_callable(Form_pg_proc form, const char *parameter)
 				 errhint("The function's owner can run: GRANT EXECUTE ON FUNCTION %s TO %s;",
 						 format_procedure_qualified(form->oid),
 						 acl_role_identifier(GetUserId()))));
+
+	/* Whoever owns it could have anything done as this role. */
+	if (!is_trusted(form, GetUserId()))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("function %s belongs neither to role \"%s\" nor to a superuser",
+						format_procedure_qualified(form->oid),
+						GetUserNameFromId(GetUserId(), false)),
+				 errdetail("Jobs are run as the role that binds the function, so nobody else may alter it."),
+				 errhint("A superuser can run: ALTER FUNCTION %s OWNER TO %s;",
+						 format_procedure_qualified(form->oid),
+						 acl_role_identifier(GetUserId()))));
 }
 
 /*
@@ -248,58 +260,6 @@ handler_check_function(Oid function, bool is_teardown, FunctionName *name)
 	name->schema = get_namespace_name(form->pronamespace);
 	name->name = pstrdup(NameStr(form->proname));
 	ReleaseSysCache(tuple);
-}
-
-/* Append the owner of a function and its definition. */
-static void
-append_definition(StringInfo buf, Oid function)
-{
-	HeapTuple	tuple = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
-	char	   *owner;
-	Datum		definition;
-
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "cache lookup failed for function %u", function);
-	owner = GetUserNameFromId(((Form_pg_proc) GETSTRUCT(tuple))->proowner,
-							  true);
-	ReleaseSysCache(tuple);
-	definition = DirectFunctionCall1(pg_get_functiondef,
-									 ObjectIdGetDatum(function));
-	appendStringInfo(buf, "%s\n%s\n", owner == NULL ? "" : owner,
-					 TextDatumGetCString(definition));
-}
-
-/* Compute a digest of what the functions are, the same in each session. */
-void
-handler_digest(Oid function, Oid teardown, pg_uuid_t *digest)
-{
-	/*
-	 * The settings that a printed definition depends on; constants in it are
-	 * printed by the output functions of their types.
-	 */
-	static const char *const settings[][2] = {
-		{"search_path", "pg_catalog, pg_temp"},
-		{"quote_all_identifiers", "off"},
-		{"standard_conforming_strings", "on"},
-		{"DateStyle", "ISO, MDY"},
-		{"IntervalStyle", "postgres"},
-		{"TimeZone", "UTC"},
-		{"extra_float_digits", "3"},
-		{"bytea_output", "hex"},
-		{"lc_monetary", "C"},
-	};
-	StringInfoData buf;
-	int			nest_level = NewGUCNestLevel();
-
-	for (int i = 0; i < (int) lengthof(settings); i++)
-		settings_set(settings[i][0], settings[i][1], false);
-	initStringInfo(&buf);
-	append_definition(&buf, function);
-	if (OidIsValid(teardown))
-		append_definition(&buf, teardown);
-	digest_text(buf.data, digest);
-	pfree(buf.data);
-	AtEOXact_GUC(true, nest_level);
 }
 
 /* --- Running --- */
@@ -363,15 +323,6 @@ handler_is_same(const Handler *handler)
 }
 
 /*
- * Returns whether the function belongs to the role itself or to a superuser.
- */
-static bool
-is_trusted(const FoundFunction *function, Oid role)
-{
-	return function->owner == role || superuser_arg(function->owner);
-}
-
-/*
  * Find the function of a name.  Returns NULL if the role may run it, otherwise
  * the reason why not.
  */
@@ -389,7 +340,6 @@ find_and_check_function(const FunctionName *name, bool is_teardown, Oid role,
 						handler_function_name(name));
 	form = (Form_pg_proc) GETSTRUCT(tuple);
 	function->oid = form->oid;
-	function->owner = form->proowner;
 	function->argument_type = form->proargtypes.values[0];
 	function->xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
 	function->tid = tuple->t_self;
@@ -399,6 +349,10 @@ find_and_check_function(const FunctionName *name, bool is_teardown, Oid role,
 		return psprintf("%s is no longer a function that returns %s.",
 						handler_function_name(name),
 						is_teardown ? "a single value" : "boolean");
+	if (!is_trusted(form, role))
+		return psprintf("Function %s belongs neither to role \"%s\", which bound the handler, nor to a superuser.",
+						handler_function_name(name),
+						GetUserNameFromId(role, true));
 	privilege = call_privilege(function->oid, role);
 	if (privilege == CALL_ALLOWED)
 		return NULL;
@@ -495,59 +449,16 @@ role_problem(const Handler *handler)
 	return handler->row.logs_in ? login_problem(role) : NULL;
 }
 
-/* Returns NULL if the functions are trusted, or are those that were bound. */
-static const char *
-definition_problem(Handler *handler)
-{
-	const HandlerRow *row = &handler->row;
-	bool		has_teardown = handler_has_teardown(handler);
-	pg_uuid_t	digest;
-
-	if (handler->is_as_bound ||
-		(is_trusted(&handler->function, row->role) &&
-		 (!has_teardown || is_trusted(&handler->teardown, row->role))))
-		return NULL;
-	handler_digest(handler->function.oid, handler->teardown.oid, &digest);
-
-	/*
-	 * To print the definitions takes long.  So we remember the answer until
-	 * the functions' rows in pg_proc change.
-	 */
-	if (memcmp(&digest, &row->digest, sizeof(digest)) == 0)
-	{
-		handler->is_as_bound = true;
-		return NULL;
-	}
-	if (!has_teardown)
-		return psprintf("Function %s is not owned by role \"%s\", and was altered after that role bound it.",
-						handler_function_name(&row->function),
-						GetUserNameFromId(row->role, true));
-	return psprintf("Function %s, or the teardown function %s, is not owned by role \"%s\", and was altered after that role bound it.",
-					handler_function_name(&row->function),
-					handler_function_name(&row->teardown),
-					GetUserNameFromId(row->role, true));
-}
-
 /*
  * Find the functions of a handler.  Returns NULL if it may run, otherwise the
- * reason why not, as a sentence.  Without "definitions" this may return NULL
- * for one whose functions were altered by others: to print a definition waits
- * for whoever has locked a table in it, which the worker must not do.
+ * reason why not, as a sentence.
  */
 const char *
-handler_check(Handler *handler, bool definitions)
+handler_check(Handler *handler)
 {
 	const HandlerRow *row = &handler->row;
-	const char *problem;
+	const char *problem = load_problem(handler);
 
-	/*
-	 * We must do this before the functions are looked up again, which
-	 * replaces the versions that were found to be as bound.
-	 */
-	if (handler->is_as_bound)
-		handler->is_as_bound = handler_is_same(handler);
-
-	problem = load_problem(handler);
 	if (problem == NULL)
 		problem = role_problem(handler);
 	if (problem == NULL)
@@ -556,12 +467,6 @@ handler_check(Handler *handler, bool definitions)
 	if (problem == NULL && handler_has_teardown(handler))
 		problem = find_and_check_function(&row->teardown, true, row->role,
 										  &handler->teardown);
-	handler->is_altered = false;
-	if (problem == NULL && definitions)
-	{
-		problem = definition_problem(handler);
-		handler->is_altered = problem != NULL;
-	}
 	return problem;
 }
 

@@ -11,18 +11,15 @@
 #ifndef QUEUE_HANDLER_CHECK_H
 #define QUEUE_HANDLER_CHECK_H
 
-#include "utils/uuid.h"
-
 #include "jobs/handler.h"
 
 /* binding */
 extern void handler_check_function(Oid function, bool is_teardown,
 								   FunctionName *name);
-extern void handler_digest(Oid function, Oid teardown, pg_uuid_t *digest);
 extern bool handler_role_may_log_in(Oid role);
 
 /* running */
-extern const char *handler_check(Handler *handler, bool definitions);
+extern const char *handler_check(Handler *handler);
 extern void handler_report_stopped(const Handler *handler, int elevel,
 								   const char *problem);
 extern bool handler_is_same(const Handler *handler);

@@ -65,7 +65,7 @@ prepare_functions(Batch *batch)
 	/* A function was altered or dropped, perhaps by the job before. */
 	if (!handler_is_same(handler))
 	{
-		const char *problem = handler_check(handler, true);
+		const char *problem = handler_check(handler);
 
 		functions->is_valid = false;
 		if (problem != NULL)

@@ -243,10 +243,9 @@ sleep_until_called(void)
 
 		/*
 		 * If the handler cannot run, that may last for ever.  The worker
-		 * finds that out as well, and why; but if definitions were altered,
-		 * it would start another runner at once.
+		 * finds that out as well, and logs why.
 		 */
-		if (handler->is_stopped && !handler->is_altered)
+		if (handler->is_stopped)
 			database_wake_worker();
 		else
 			is_idle = false;

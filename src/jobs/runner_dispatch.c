@@ -181,7 +181,7 @@ check_handler(CheckedHandler *entry)
 	if (handler_read(entry->queue_id, &handler))
 	{
 		handler.load_has_ended = entry->loaded_by == handler.row.loaded_by;
-		problem = handler_check(&handler, false);
+		problem = handler_check(&handler);
 		if (handler.load_has_ended)
 			entry->loaded_by = handler.row.loaded_by;
 	}

@@ -268,7 +268,12 @@ FROM queue_data.queue AS q
 COMMENT ON VIEW queue_data.queue_status IS
 'one row for each queue of all projects: its messages by state, counted as they change and at most two seconds late, and those in its dead letter queue, the age in seconds of the oldest ready one, what was counted since job_stats.since, and its handler: none, idle, running, paused by a command, or stopped because it cannot run now; is_dead_letter_queue: whether a queue sends its dead letters there, or the queue was created for those of another one';
 
-ALTER TABLE queue_data.handler ADD COLUMN loaded_by timestamptz;
+-- No definition is compared any more.  The column that had the digest of it says
+-- which handlers a restore has loaded, which wait until it has ended.
+ALTER TABLE queue_data.handler
+    ALTER COLUMN digest DROP NOT NULL,
+    ALTER COLUMN digest TYPE timestamptz USING NULL;
+ALTER TABLE queue_data.handler RENAME COLUMN digest TO loaded_by;
 
 -- The triggers on these tables read them with the library, so all columns are there.
 UPDATE queue_data.queue AS q SET paused = false
@@ -276,7 +281,49 @@ FROM queue_data.handler AS h
 WHERE h.queue_id OPERATOR(pg_catalog.=) q.id AND q.paused AND h.stopped IS NOT NULL;
 UPDATE queue_data.handler SET stopped = NULL WHERE stopped IS NOT NULL;
 
--- Handlers that a restore has loaded wait until it has ended.
+-- A function belongs to the role that has bound it, or to a superuser.
+DO $$
+DECLARE
+    handler record;
+BEGIN
+    FOR handler IN
+        SELECT q.name AS queue, h.role,
+               pg_catalog.format('%I.%I(%s)', n.schema, n.name, t.name) AS function
+        FROM queue_data.handler AS h
+             JOIN queue_data.queue AS q ON q.id OPERATOR(pg_catalog.=) h.queue_id
+             JOIN pg_catalog.pg_roles AS r ON r.oid OPERATOR(pg_catalog.=) h.role
+             CROSS JOIN LATERAL
+             (VALUES (h.function_schema, h.function_name, h.takes_jsonb),
+                     (h.teardown_schema, h.teardown_name, h.teardown_takes_jsonb))
+             AS n (schema, name, takes_jsonb)
+             CROSS JOIN LATERAL
+             (SELECT CASE WHEN n.takes_jsonb THEN 'jsonb'
+                     ELSE pg_catalog.format('%I.queue_message',
+                                            pg_catalog.current_schema()) END)
+             AS t (name)
+             JOIN pg_catalog.pg_namespace AS s
+                 ON s.nspname OPERATOR(pg_catalog.=) n.schema
+             JOIN pg_catalog.pg_proc AS f
+                 ON f.pronamespace OPERATOR(pg_catalog.=) s.oid
+                 AND f.proname OPERATOR(pg_catalog.=) n.name
+                 AND f.proargtypes::text OPERATOR(pg_catalog.=)
+                     t.name::regtype::oid::text
+             JOIN pg_catalog.pg_roles AS o ON o.oid OPERATOR(pg_catalog.=) f.proowner
+        WHERE o.oid OPERATOR(pg_catalog.<>) r.oid AND NOT o.rolsuper
+        ORDER BY h.queue_id
+    LOOP
+        RAISE WARNING USING
+            MESSAGE = pg_catalog.format('handler of queue "%s" cannot run',
+                                        handler.queue),
+            DETAIL = pg_catalog.format(
+                'Function %s belongs neither to role %s, which bound the handler, nor to a superuser.',
+                handler.function, handler.role),
+            HINT = pg_catalog.format('Run: ALTER FUNCTION %s OWNER TO %s;',
+                                     handler.function, handler.role);
+    END LOOP;
+END
+$$;
+
 COMMENT ON TABLE queue_data.handler IS
 'the functions that run the jobs of queues; timeout: seconds (0: none); rate: jobs per second (0: no limit); next_at: when the next job may start at that rate; logs_in: whether the role could log in when it bound them; loaded_by: when the session began that has written the row with SQL, as a restore does';
 CREATE FUNCTION queue_data.handler_loaded()

@@ -528,8 +528,8 @@ COMMENT ON INDEX queue_data.topic_idx IS 'bindings by queue and pattern';
 -- Jobs
 --
 -- What runs the jobs of a queue.  Functions are stored by name, which stays
--- valid through a dump and pg_upgrade, with a digest of their definition at
--- the time of binding.  One that does not take jsonb takes a queue_message.
+-- valid through a dump and pg_upgrade.  One that does not take jsonb takes a
+-- queue_message.
 CREATE TABLE queue_data.handler (
     queue_id        integer NOT NULL,
     role            regrole NOT NULL,
@@ -540,7 +540,7 @@ CREATE TABLE queue_data.handler (
     bound_at        timestamptz NOT NULL,
     takes_jsonb     boolean NOT NULL,
     logs_in         boolean NOT NULL,
-    digest          uuid NOT NULL,
+    loaded_by       timestamptz,
     function_schema text COLLATE "C" NOT NULL,
     function_name   text COLLATE "C" NOT NULL,
     search_path     text COLLATE "C" NOT NULL,
@@ -548,7 +548,6 @@ CREATE TABLE queue_data.handler (
     teardown_schema text COLLATE "C",
     teardown_name   text COLLATE "C",
     stopped         text,
-    loaded_by       timestamptz,
     CONSTRAINT handler_options CHECK (
         concurrency OPERATOR(pg_catalog.>) 0
         AND timeout OPERATOR(pg_catalog.>=) 0

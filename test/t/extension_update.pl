@@ -200,7 +200,7 @@ BEGIN
 			'SELECT %L || '' '' || (to_jsonb(t) - %L::text[])::text FROM ONLY %s AS t', part,
 			CASE part::text
 				WHEN 'queue_data.dedup_key' THEN '{pushed_at,kept_until,version}'
-				WHEN 'queue_data.handler' THEN '{stopped,loaded_by}'
+				WHEN 'queue_data.handler' THEN '{stopped,digest,loaded_by}'
 				WHEN 'queue_data.finished_ring' THEN '{active,switched_at}'
 				ELSE '{}' END, part);
 	END LOOP;

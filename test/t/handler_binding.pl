@@ -28,7 +28,9 @@ value(q{SET ROLE alice; SELECT queue_create('bind');
 	REVOKE EXECUTE ON FUNCTION alice.fine(jsonb) FROM PUBLIC;
 	CREATE TYPE alice.queue_message AS (id int);
 	CREATE FUNCTION alice.fake(alice.queue_message) RETURNS boolean LANGUAGE sql AS 'SELECT true';
-	CREATE PROCEDURE alice.proc(jsonb) LANGUAGE sql AS 'SELECT true'});
+	CREATE PROCEDURE alice.proc(jsonb) LANGUAGE sql AS 'SELECT true';
+	SET ROLE mallory;
+	CREATE FUNCTION mallory.hers(jsonb) RETURNS boolean LANGUAGE sql AS 'SELECT true'});
 my $closed = value(
 	q{CREATE SCHEMA closed;
 	CREATE FUNCTION closed.f(jsonb) RETURNS boolean SECURITY DEFINER
@@ -39,6 +41,9 @@ my %errors = (
 	q{SET ROLE mallory; SELECT job_handler('bind', 'alice.lent(jsonb)')} => '42501',
 	q{SET ROLE mallory; SELECT queue_create('hers'); SELECT job_handler('hers', 'alice.fine(jsonb)')} => '42501',
 	q{SET queue.auto_create = off; SELECT job_handler('nix', 'alice.fine(jsonb)')} => '42704',
+	q{SELECT job_handler('bind', 'alice.lent(jsonb)')} => '42501',
+	q{SET ROLE alice; SELECT job_handler('bind', 'mallory.hers(jsonb)')} => '42501',
+	q{SET ROLE alice; SELECT job_handler('bind', 'alice.fine(jsonb)', teardown => 'mallory.hers(jsonb)')} => '42501',
 	q{SELECT job_handler('bind', 'alice.nix(jsonb)')} => '42883',
 	q{SELECT job_handler('bind', 0)} => '42883',
 	q{SELECT job_handler('bind', 'alice.takes_text(text)')} => '22023',
@@ -54,7 +59,7 @@ my %errors = (
 	q{SELECT job_handler('bind', 'alice.fine(jsonb)', 1, 1, 0)} => '22023',
 	q{SELECT job_handler('bind', 'alice.fine(jsonb)', 1, 1, 'NaN')} => '22023',
 	q{SELECT job_handler('bind', 'alice.fine(jsonb)', 1, 1, -1)} => '22023',
-	q{SELECT job_handler('bind', 'alice.fine(jsonb)', 1, 1, 1, 'alice.takes_text(text)')} => '22023',
+	q{SET ROLE alice; SELECT job_handler('bind', 'alice.fine(jsonb)', 1, 1, 1, 'alice.takes_text(text)')} => '22023',
 	q{SET ROLE nobody; SELECT job_handler('bind', 'alice.lent(jsonb)')} => '42501',
 	q{CREATE FUNCTION pg_temp.f(jsonb) RETURNS boolean LANGUAGE sql AS 'SELECT true'; SELECT job_handler('bind', 'pg_temp.f(jsonb)')} => '22023',
 	q{BEGIN READ ONLY; SELECT job_handler('bind', 'alice.fine(jsonb)')} => '25006',
