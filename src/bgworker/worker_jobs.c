@@ -224,16 +224,8 @@ attend_runner(const Runner *runner)
 	if (!task_open_queue(runner->queue_id, &paused, &queue))
 		return;
 
-	if (gone && runner->message_id != 0 && !runner->was_interrupted)
+	if (gone && runner->message_id != 0)
 		retry_message_of_gone(&queue, runner);
-
-	/* A job that was ended for another role is given back below. */
-	else if (gone && runner->message_id != 0)
-		ereport(LOG,
-				(errmsg("job %lld of queue \"%s\" was interrupted and given back",
-						(long long) runner->message_id, queue.name),
-				 errdetail("Another role was waiting for a runner."),
-				 errhint("Raise \"queue.runners\", \"queue.max_runners\" and \"max_worker_processes\", or have the handler take less time.")));
 	claim_keep_only(&queue, &runner->claim, gone ? 0 : runner->message_id,
 					runner->ttl);
 }

@@ -18,8 +18,9 @@
  *	  A runner ends, between two jobs, when
  *	  - there was nothing to do for queue.runner_idle_time,
  *	  - the role has no handler any more, or the extension was dropped,
- *	  - it is asked to (pool_must_leave): another role waits for a runner, or
- *		the database is to be dropped, renamed, moved or copied,
+ *	  - it has to (pool_must_leave): another role waits for a runner, and this
+ *		one is idle, beyond the share of its role, or the spare one; or the
+ *		database is to be dropped, renamed, moved or copied,
  *	  - queue.runners or queue.max_runners was lowered,
  *	  - its memory has grown beyond MEMORY_MAX.
  *	  A runner that is terminated rolls back its job; the worker gives back

@@ -7,38 +7,33 @@
  *	  The worker of a database does this.  It is woken whenever messages
  *	  become free, and passes the handlers whose queues may be ready.
  *
- *	  Each such queue that no runner works for gets one: an idle runner of the
- *	  handler's role is called, or a runner is started, if queue.runners (of
- *	  this database) and queue.max_runners (of all databases) allow that.
+ *	  A queue that needs a runner gets an idle one of its handler's role.  If
+ *	  there is none, the role wants a new one.  A pass starts one at most: for
+ *	  the role that has the fewest, and roles that have as many take turns.
+ *
+ *	  The settings bound the runners of this database (queue.runners) and of
+ *	  all databases (queue.max_runners).  A role that wants a new runner and
+ *	  finds no room waits.  Then an idle runner of another role ends; and roles
+ *	  that have at least two runners more than the one that waits are beyond
+ *	  their share.  Their runners end between two jobs (pool_must_leave()), until
+ *	  no role has two more than another one that wants more.
+ *
+ *	  A job may take an hour, and there may be more roles than runners.  So
+ *	  each database may have a spare runner, beyond the settings, for a role
+ *	  that has none.  It ends after a job if another such role waits.  When
+ *	  there is room again, it takes that, and is an ordinary one.
+ *
+ *	  No job is interrupted for others; its time limit bounds it.
  *
  *	  A handler that cannot run (handler_check.c) gets no runner.  It is checked
  *	  when it would get one, and again after a second, as long as its queue is
  *	  ready.  The reason is logged once.
- *
- *	  A role waits if it has something to run, and no runner.  If there is no
- *	  room for one, because runners of other roles take it all, the one that
- *	  has been busy longest is asked to end, after the job that it runs.  If
- *	  that takes longer than LEAVE_TIME, so is the next one.  Room that has
- *	  come free goes to the role that has waited longest.  So roles take turns
- *	  as long as handlers return.
- *
- *	  A handler may not return for an hour.  If no runner could be started for
- *	  SPARE_AFTER, the role that has waited longest gets a spare runner, which
- *	  does not count: each database may have one, beyond the settings.  Roles
- *	  take turns in it too, but there a job does not keep others waiting: a
- *	  spare runner that does not end when it is asked to is terminated, its
- *	  job given back, and its role gets no spare runner for SPARE_PAUSE.  So a
- *	  job may take as long as it likes in one of the queue.runners only; and
- *	  roles whose jobs are short pass those whose jobs are not.  When there is
- *	  room again, the spare runner takes it, and is an ordinary one.
  *
  * src/jobs/runner_dispatch.c
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
-
-#include <signal.h>
 
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
@@ -55,12 +50,6 @@
 #include "util/settings.h"
 
 #define COMPLAIN_INTERVAL	(60 * USECS_PER_SEC)
-#define ROLE_TIME		USECS_PER_SEC	/* for a role before another one's
-										 * runner takes its room */
-#define LEAVE_TIME		(2 * USECS_PER_SEC) /* for a runner that was asked to
-											 * end */
-#define SPARE_AFTER		(3 * USECS_PER_SEC)
-#define SPARE_PAUSE		(60 * USECS_PER_SEC)
 #define CHECK_INTERVAL	USECS_PER_SEC	/* between checks of a handler, and as
 										 * much more for each one that was */
 #define CHECK_SHARE		100		/* checked, in usec */
@@ -76,16 +65,6 @@ typedef struct CheckedHandler
 	TimestampTz loaded_by;		/* the load of this row has ended */
 } CheckedHandler;
 
-/* A role for which there was no room */
-typedef struct CrowdedRole
-{
-	Oid			role;			/* hash key */
-	uint64		pass;			/* the last runner_dispatch() that found so */
-	int64		since;			/* when it began to wait; PG_INT64_MAX if it
-								 * has a runner, and wants more */
-	int64		not_before;		/* it gets no spare runner until then */
-} CrowdedRole;
-
 /*
  * When to try again to get runners for queues that have none, by the
  * monotonic clock; PG_INT64_MAX if there are no such queues
@@ -93,53 +72,31 @@ typedef struct CrowdedRole
 static int64 dispatch_due = PG_INT64_MAX;
 
 static HTAB *checked = NULL;	/* of CheckedHandler */
-static HTAB *crowded = NULL;	/* of CrowdedRole */
-static int64 last_start = 0;	/* when a runner was last started; monotonic */
-static int32 last_started = 0;	/* and the last queue for which one was */
+static Oid	last_role = InvalidOid; /* for which a runner was started */
 
 /* A pass: a call of runner_dispatch() */
-static uint64 pass = 0;
-static bool no_process;			/* none could be started, for lack of
-								 * max_worker_processes */
 static bool counted[RUNNERS_MAX];	/* the entry counts for some queue */
 static int	nchecks;			/* of handlers */
+static bool no_process;			/* none could be started, for lack of
+								 * max_worker_processes */
 static int64 recheck_due;		/* when to check one again that cannot run;
 								 * monotonic */
 
-static bool is_of_role(const Runner *runner, Oid role);
 static bool wants_runner(const HandlerSummary *handler);
 static void check_handler(CheckedHandler *entry);
 static bool can_run(int32 queue_id);
 static void forget_checked(void);
 static bool find_or_call_runner(Oid role);
-static bool has_runner(Oid role);
-static Runner *reserve_entry(Oid role, bool is_spare);
-static bool register_process(const Runner *runner, const char *name);
-static bool start_runner(Oid role, const char *name, bool is_spare);
-static bool is_better_to_end(const Runner *runner, const Runner *other);
-static void make_room(void);
-static char *process_name(Oid role);
-static bool call_or_start_runner(const HandlerSummary *handler);
-static CrowdedRole *crowded_role(Oid role, bool make);
-static void forget_uncrowded(void);
-static int	first_to_serve(HandlerSummary *const *handlers, int n);
-static CrowdedRole *longest_waiting(void);
+static bool wants_new_runner(const HandlerSummary *handler, int *nrunners);
+static void free_unstarted(void);
+static Runner *find_unused_entry(void);
 static Runner *find_spare(void);
-static Runner *find_stuck(void);
-static bool interrupt_runner(Runner *runner);
-static void serve_longest_waiting(void);
+static bool make_room(Oid role, int share, bool is_local);
+static bool start_runner(Oid role, bool is_spare, const char *name);
+static bool start_or_make_room(Oid role, const char *name);
+static char *process_name(Oid role);
+static bool serve_role(Oid role);
 static void complain_of_no_process(void);
-
-/*
- * Returns whether the entry is that of a process for this role in this
- * database.
- */
-static bool
-is_of_role(const Runner *runner, Oid role)
-{
-	return pool_is_process(runner) && runner->database == MyDatabaseId &&
-		runner->role == role;
-}
 
 /* Returns whether this queue, which may be ready, needs another runner. */
 static bool
@@ -249,7 +206,7 @@ find_or_call_runner(Oid role)
 		Runner	   *runner = &runner_pool->runners[i];
 
 		/* A runner that was asked to end may do so before it runs a job. */
-		if (!is_of_role(runner, role) || runner->must_leave)
+		if (!pool_is_of_role(runner, MyDatabaseId, role) || runner->must_leave)
 			continue;
 		if (runner->state == RUNNER_IDLE && idle == NULL)
 			idle = runner;
@@ -268,320 +225,59 @@ find_or_call_runner(Oid role)
 	return true;
 }
 
-/* Returns whether there is a runner for this role. */
-static bool
-has_runner(Oid role)
-{
-	for (int i = 0; i < RUNNERS_MAX; i++)
-		if (is_of_role(&runner_pool->runners[i], role))
-			return true;
-	return false;
-}
-
 /*
- * Returns an entry for a new runner, or NULL if the settings allow no more.
- */
-static Runner *
-reserve_entry(Oid role, bool is_spare)
-{
-	const Runner *end = runner_pool->runners + RUNNERS_MAX;
-	int64		now = clock_monotonic();
-	Runner	   *spare;
-	Runner	   *unused = NULL;
-
-	for (int i = 0; i < RUNNERS_MAX; i++)
-	{
-		Runner	   *runner = &runner_pool->runners[i];
-
-		/*
-		 * Free the entry of a process that has not started.  Its database's
-		 * worker would do so, but that database may have none any more.
-		 */
-		if (pool_has_not_started(runner) && runner->since + START_TIME < now)
-			runner->state = RUNNER_NONE;
-		if (runner->state == RUNNER_NONE)
-			unused = runner;
-	}
-
-	/*
-	 * The spare runner takes the room that has come free, so that there are
-	 * not more processes than the settings allow for longer than necessary.
-	 */
-	spare = find_spare();
-	if (spare != NULL && !pool_is_full(end))
-		spare->is_spare = false;
-	if (unused == NULL || (!is_spare && pool_is_full(end)))
-		return NULL;
-	pool_init_entry(unused, false, role);
-	unused->is_spare = is_spare;
-	return unused;
-}
-
-static bool
-register_process(const Runner *runner, const char *name)
-{
-	BackgroundWorker worker;
-
-	background_describe(&worker, "queue runner", "queue_runner_main");
-	strlcpy(worker.bgw_name, name, BGW_MAXLEN);
-	worker.bgw_main_arg =
-		UInt64GetDatum((uint64) runner->generation * RUNNERS_MAX +
-					   (runner - runner_pool->runners));
-	return RegisterDynamicBackgroundWorker(&worker, NULL);
-}
-
-/*
- * Start a runner for a role.  Returns false if there is no room for one, or no
- * process.
+ * Returns whether the queue needs another runner, its handler can run, and
+ * the role has none that is free: then *nrunners is how many it has.
  */
 static bool
-start_runner(Oid role, const char *name, bool is_spare)
+wants_new_runner(const HandlerSummary *handler, int *nrunners)
 {
-	Runner	   *runner = reserve_entry(role, is_spare);
-
-	if (runner == NULL)
-		return false;
-
-	/*
-	 * If the server has no process left for one role, it has none for the
-	 * others either.
-	 */
-	if (no_process || !register_process(runner, name))
-	{
-		no_process = true;
-		runner->state = RUNNER_NONE;
-		return false;
-	}
-	counted[runner - runner_pool->runners] = true;
-	last_start = clock_monotonic();
-	return true;
-}
-
-/*
- * Returns whether the first of two runners is the better one to ask to end.
- * An idle one ends at once; otherwise it is the turn of the one that has been
- * busy longer.
- */
-static bool
-is_better_to_end(const Runner *runner, const Runner *other)
-{
-	bool		is_idle = runner->state == RUNNER_IDLE;
-
-	if (is_idle != (other->state == RUNNER_IDLE))
-		return is_idle;
-	return runner->since < other->since;
-}
-
-/*
- * There is no room for a runner of a role that has none at all.  Ask one of
- * another role to end: an idle one, or the one that has been busy longest.
- */
-static void
-make_room(void)
-{
-	int64		now = clock_monotonic();
-	Runner	   *longest = NULL;
-
-	for (int i = 0; i < RUNNERS_MAX; i++)
-	{
-		Runner	   *runner = &runner_pool->runners[i];
-
-		/* The end of a spare runner makes no room. */
-		if (!pool_is_process(runner) || runner->is_spare)
-			continue;
-
-		/*
-		 * There will be room soon, unless the runner that was asked to end is
-		 * in a job that takes long.
-		 */
-		if (runner->must_leave && now < runner->asked_at + LEAVE_TIME)
-			return;
-		if (runner->must_leave)
-			continue;
-
-		/* Each role has some time before its runner has to end. */
-		if (runner->state == RUNNER_CALLED ||
-			(runner->state != RUNNER_IDLE && runner->since + ROLE_TIME > now))
-			continue;
-		if (longest == NULL || is_better_to_end(runner, longest))
-			longest = runner;
-	}
-	if (longest != NULL)
-		pool_ask_to_leave(longest);
-}
-
-/*
- * Returns the name of the process that is to run a role's jobs.  This reads
- * the catalog, so it must be called before the lock is taken.
- */
-static char *
-process_name(Oid role)
-{
-	char	   *role_name = GetUserNameFromId(role, true);
-
-	return psprintf("queue runner for database %s, role %s",
-					get_database_name(MyDatabaseId),
-					role_name == NULL ? "?" : role_name);
-}
-
-/*
- * Call or start a runner for a queue that may be ready, if it needs one and
- * its handler can run.  If that is impossible, see to it that there will be
- * room for a runner, record that the role is crowded in this pass, and return
- * false.
- */
-static bool
-call_or_start_runner(const HandlerSummary *handler)
-{
-	char	   *name;
 	bool		result;
-	bool		has_any = false;
-	CrowdedRole *entry;
 
 	/* We must not read the catalog while we hold the lock. */
 	LWLockAcquire(&runner_pool->lock, LW_SHARED);
-	result = !wants_runner(handler);
+	result = wants_runner(handler);
 	LWLockRelease(&runner_pool->lock);
-	if (result || !can_run(handler->queue_id))
-		return true;
+	if (!result || !can_run(handler->queue_id))
+		return false;
 
-	name = process_name(handler->role);
-	result = true;
 	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
-	if (wants_runner(handler) && !find_or_call_runner(handler->role))
+	result = wants_runner(handler) && !find_or_call_runner(handler->role);
+	*nrunners = pool_count_of_role(MyDatabaseId, handler->role);
+	LWLockRelease(&runner_pool->lock);
+	return result;
+}
+
+/* --- Processes --- */
+
+/*
+ * Free the entries of processes that have not started.  The worker of their
+ * database would do so, but that database may have none any more.
+ */
+static void
+free_unstarted(void)
+{
+	int64		now = clock_monotonic();
+
+	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < RUNNERS_MAX; i++)
 	{
-		result = start_runner(handler->role, name, false);
-		if (result)
-			last_started = handler->queue_id;
-		else
-		{
-			has_any = has_runner(handler->role);
-			if (!has_any)
-				make_room();
-		}
+		Runner	   *runner = &runner_pool->runners[i];
+
+		if (pool_has_not_started(runner) && runner->since + START_TIME <= now)
+			runner->state = RUNNER_NONE;
 	}
 	LWLockRelease(&runner_pool->lock);
-	pfree(name);
-	if (result)
-		return true;
-	entry = crowded_role(handler->role, true);
-	entry->pass = pass;
-
-	/* A role that has a runner does not wait, though it would like more. */
-	if (has_any)
-		entry->since = PG_INT64_MAX;
-	else if (entry->since == PG_INT64_MAX)
-		entry->since = clock_monotonic();
-	return false;
 }
 
-/* --- Roles that wait --- */
-
-/*
- * Returns what is known of a role for which there was no room, or NULL if
- * nothing is and "make" is not set.
- */
-static CrowdedRole *
-crowded_role(Oid role, bool make)
+/* Returns an entry that is not in use, or NULL if there is none. */
+static Runner *
+find_unused_entry(void)
 {
-	bool		found;
-	CrowdedRole *entry;
-
-	if (crowded == NULL)
-	{
-		crowded = hash_create_blobs("roles without a runner", sizeof(Oid),
-									sizeof(CrowdedRole), TopMemoryContext);
-	}
-	entry = hash_search(crowded, &role, make ? HASH_ENTER : HASH_FIND, &found);
-	if (make && !found)
-	{
-		entry->pass = 0;
-		entry->since = PG_INT64_MAX;
-		entry->not_before = 0;
-	}
-	return entry;
-}
-
-/* Forget the roles that had what they wanted in this pass. */
-static void
-forget_uncrowded(void)
-{
-	int64		now = clock_monotonic();
-	HASH_SEQ_STATUS status;
-	CrowdedRole *entry;
-
-	if (crowded == NULL)
-		return;
-	hash_seq_init(&status, crowded);
-	while ((entry = hash_seq_search(&status)) != NULL)
-	{
-		if (entry->pass == pass)
-			continue;
-		entry->since = PG_INT64_MAX;
-
-		/* Until then we must remember that it gets no spare runner. */
-		if (entry->not_before <= now)
-			(void) hash_search(crowded, &entry->role, HASH_REMOVE, NULL);
-	}
-}
-
-/*
- * Returns the index of the handler to begin with: one of the role that has
- * waited longest.  Otherwise a role with many queues would get room for each
- * of them before a role with one.
- */
-static int
-first_to_serve(HandlerSummary *const *handlers, int n)
-{
-	int64		since = PG_INT64_MAX;
-	int			first = 0;
-	int			result;
-
-	while (first < n && handlers[first]->queue_id <= last_started)
-		first++;
-	result = first;
-	for (int i = 0; i < n; i++)
-	{
-		int			index = (first + i) % n;
-		const CrowdedRole *entry =
-		crowded_role(handlers[index]->role, false);
-
-		if (entry != NULL && entry->since < since)
-		{
-			since = entry->since;
-			result = index;
-		}
-	}
-	return result;
-}
-
-/* Returns the role that is to get a spare runner now, or NULL if none is. */
-static CrowdedRole *
-longest_waiting(void)
-{
-	int64		now = clock_monotonic();
-	CrowdedRole *result = NULL;
-	HASH_SEQ_STATUS status;
-	CrowdedRole *entry;
-
-	/*
-	 * As long as runners are started now and then, roles take turns in these.
-	 */
-	if (crowded == NULL || last_start > now - SPARE_AFTER)
-		return NULL;
-	hash_seq_init(&status, crowded);
-
-	/*
-	 * A role whose job was interrupted waits only from the time on at which
-	 * it may have a spare runner again.
-	 */
-	while ((entry = hash_seq_search(&status)) != NULL)
-		if (entry->pass == pass && entry->since <= now - SPARE_AFTER &&
-			entry->not_before <= now &&
-			(result == NULL || Max(entry->since, entry->not_before) <
-			 Max(result->since, result->not_before)))
-			result = entry;
-	return result;
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
+		if (runner->state == RUNNER_NONE)
+			return runner;
+	return NULL;
 }
 
 /* Returns the spare runner of this database, or NULL if there is none. */
@@ -600,80 +296,117 @@ find_spare(void)
 }
 
 /*
- * Returns a runner of any database that was asked to end and does not, or
- * NULL if there is none: the one that has been busy for the shortest time, as
- * the least work is lost.
+ * There is no room for a new runner of a role.  Have an idle one of another
+ * role end, or those beyond this share; of this database, if only that has no
+ * room.  Returns whether there will be room at once.
  */
-static Runner *
-find_stuck(void)
+static bool
+make_room(Oid role, int share, bool is_local)
 {
-	int64		now = clock_monotonic();
-	Runner	   *result = NULL;
-
+	runner_pool->share = share;
+	runner_pool->waiting_at = clock_monotonic();
 	for (int i = 0; i < RUNNERS_MAX; i++)
 	{
 		Runner	   *runner = &runner_pool->runners[i];
 
-		if (pool_is_process(runner) && runner->must_leave &&
-			runner->asked_at + LEAVE_TIME <= now &&
-			!runner->was_interrupted &&
-			(result == NULL || runner->since > result->since))
-			result = runner;
+		if (!pool_is_process(runner) ||
+			pool_is_of_role(runner, MyDatabaseId, role) ||
+			(is_local && runner->database != MyDatabaseId))
+			continue;
+		if (runner->state == RUNNER_IDLE)
+		{
+			pool_ask_to_leave(runner);
+			return true;
+		}
+
+		/* One that is starting, or was called, runs a job first. */
+		if (runner->state == RUNNER_BUSY && pool_is_beyond_share(runner))
+			runner->has_to_share = true;
 	}
-	return result;
+	return false;
 }
 
-/*
- * Have a runner end, in whatever job it is: ask it first.  Returns true if it
- * had to be terminated.  From then on it is not the spare runner any more, so
- * that there can be another one even if it does not end.
- */
+/* Start a runner for a role.  Returns false if there is no process for it. */
 static bool
-interrupt_runner(Runner *runner)
+start_runner(Oid role, bool is_spare, const char *name)
 {
-	if (!runner->must_leave)
-		pool_ask_to_leave(runner);
-	if (runner->pid == 0 ||
-		clock_monotonic() < runner->asked_at + LEAVE_TIME)
+	Runner	   *runner = find_unused_entry();
+	BackgroundWorker worker;
+
+	if (runner == NULL)
 		return false;
-	runner->is_spare = false;
-	runner->was_interrupted = true;
-	kill(runner->pid, SIGTERM);
-	return true;
-}
-
-/*
- * If handlers of other roles keep all runners, see to it that the role that
- * has waited longest has a turn nevertheless.
- */
-static void
-serve_longest_waiting(void)
-{
-	const CrowdedRole *next = longest_waiting();
-	Oid			interrupted = InvalidOid;
-	Runner	   *other;
-	char	   *name;
-
-	/* With a setting of 0, no background process is to run jobs. */
-	if (next == NULL || setting_runners == 0 || setting_max_runners == 0)
-		return;
-	name = process_name(next->role);
-	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
-	other = find_spare();
+	pool_init_entry(runner, false, role);
+	runner->is_spare = is_spare;
+	background_describe(&worker, "queue runner", "queue_runner_main");
+	strlcpy(worker.bgw_name, name, BGW_MAXLEN);
+	worker.bgw_main_arg =
+		UInt64GetDatum((uint64) runner->generation * RUNNERS_MAX +
+					   (runner - runner_pool->runners));
+	if (RegisterDynamicBackgroundWorker(&worker, NULL))
+		return true;
+	runner->state = RUNNER_NONE;
+	no_process = true;
 
 	/*
-	 * If the server has no process left for a spare runner, a runner that was
-	 * asked to end and does not is terminated in its place.
+	 * There is no spare runner either, so all others end, each after a job,
+	 * and the roles take turns in the processes that there are.
 	 */
-	if (other == NULL && !start_runner(next->role, name, true))
-		other = find_stuck();
-	if (other != NULL && interrupt_runner(other))
-		interrupted = other->role;
-	LWLockRelease(&runner_pool->lock);
-	pfree(name);
-	if (OidIsValid(interrupted))
-		crowded_role(interrupted, true)->not_before =
-			clock_monotonic() + SPARE_PAUSE;
+	if (pool_count_of_role(MyDatabaseId, role) == 0)
+		(void) make_room(role, 0, false);
+	return false;
+}
+
+/*
+ * Start a runner for a role that wants one, or see to it that there will be
+ * room for it.  Returns whether one was started.
+ */
+static bool
+start_or_make_room(Oid role, const char *name)
+{
+	int			nrunners = pool_count_of_role(MyDatabaseId, role);
+	Runner	   *spare = find_spare();
+	bool		is_local;
+
+	/*
+	 * The spare runner takes the room that has come free, so that there are
+	 * not more processes than the settings allow for longer than necessary.
+	 */
+	if (spare != NULL && !pool_is_full(POOL_END, &is_local))
+	{
+		spare->is_spare = false;
+		spare = NULL;
+	}
+	if (!pool_is_full(POOL_END, &is_local))
+	{
+		/* Leave the room to a role that waits, perhaps in another database. */
+		if (nrunners > 0 && pool_has_waiting_role() &&
+			nrunners >= runner_pool->share)
+			return false;
+		return start_runner(role, false, name);
+	}
+	if (make_room(role, nrunners + 1, is_local) || nrunners > 0)
+		return false;
+
+	/* The spare runner is for roles that have none. */
+	if (spare == NULL)
+		return start_runner(role, true, name);
+	if (spare->state == RUNNER_BUSY)
+		pool_ask_to_leave(spare);
+	return false;
+}
+
+/*
+ * Returns the name of the process that is to run a role's jobs.  This reads
+ * the catalog, so it must be called before the lock is taken.
+ */
+static char *
+process_name(Oid role)
+{
+	char	   *role_name = GetUserNameFromId(role, true);
+
+	return psprintf("queue runner for database %s, role %s",
+					get_database_name(MyDatabaseId),
+					role_name == NULL ? "?" : role_name);
 }
 
 /* Log now and then that no process can be started. */
@@ -692,28 +425,48 @@ complain_of_no_process(void)
 			 errhint("Raise \"max_worker_processes\".")));
 }
 
+/* Serve a role that wants a new runner.  Returns whether one was started. */
+static bool
+serve_role(Oid role)
+{
+	char	   *name;
+	bool		result;
+
+	/* With a setting of 0, no background process is to run jobs. */
+	if (setting_runners == 0 || setting_max_runners == 0)
+		return false;
+	name = process_name(role);
+	no_process = false;
+	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+	result = start_or_make_room(role, name);
+	LWLockRelease(&runner_pool->lock);
+	pfree(name);
+	if (result)
+		last_role = role;
+	else if (no_process)
+		complain_of_no_process();
+	return result;
+}
+
 /*
- * Call or start a runner for each of these handlers, whose queues may be
- * ready.  They are in the order of their queues; first come those of the role
- * that has waited longest, or those after the one that the last runner was
- * started for, so that each gets a runner in turn if there is not enough
- * room.  With "has_more" there are others, to be passed at once.
+ * Call or start runners for these handlers, whose queues may be ready.  With
+ * "has_more" there are others, to be passed at once.
  */
 void
 runner_dispatch(HandlerSummary *const *handlers, int n, bool has_more)
 {
-	int			first = first_to_serve(handlers, n);
-	bool		all_served = true;
+	Oid			next = InvalidOid;	/* role to get a new runner */
+	int			fewest = 0;		/* runners that it has */
+	bool		was_started = false;
 
-	pass++;
-	no_process = false;
+	free_unstarted();
 	nchecks = 0;
 	recheck_due = PG_INT64_MAX;
 	memset(counted, false, sizeof(counted));
 	for (int i = 0; i < n; i++)
 	{
-		const HandlerSummary *handler = handlers[(first + i) % n];
-		const CrowdedRole *entry = crowded_role(handler->role, false);
+		Oid			role = handlers[i]->role;
+		int			nrunners;
 
 		/* Urgent work comes before the others. */
 		if (nchecks == CHECKS_AT_ONCE)
@@ -722,40 +475,30 @@ runner_dispatch(HandlerSummary *const *handlers, int n, bool has_more)
 			break;
 		}
 
-		/*
-		 * If there was no room for another queue of the role, there is none
-		 * for this one.
-		 */
-		if ((entry == NULL || entry->pass != pass) &&
-			!call_or_start_runner(handler))
-			all_served = false;
-	}
-	if (no_process)
-		complain_of_no_process();
+		/* A runner serves all queues of its role. */
+		if (role == next || !wants_new_runner(handlers[i], &nrunners))
+			continue;
 
-	/*
-	 * Before the last handlers were passed, we do not know which roles have
-	 * what they want.
-	 */
+		/* Of roles that have as many, it is the turn of that after the last. */
+		if (!OidIsValid(next) || nrunners < fewest ||
+			(nrunners == fewest &&
+			 role - last_role - 1 < next - last_role - 1))
+		{
+			next = role;
+			fewest = nrunners;
+		}
+	}
+	if (OidIsValid(next))
+		was_started = serve_role(next);
+
+	/* Before the last handlers were passed, some may not have been checked. */
 	if (!has_more)
-	{
-		forget_uncrowded();
 		forget_checked();
-	}
-	serve_longest_waiting();
-	dispatch_due = has_more ? 0 :
-		Min(recheck_due,
-			all_served ? PG_INT64_MAX : clock_monotonic() + ROLE_TIME);
-}
-
-/*
- * There is room for a runner, so have runner_dispatch() called in the next
- * round.
- */
-void
-runner_dispatch_again(void)
-{
-	dispatch_due = clock_monotonic();
+	if (has_more || was_started)
+		dispatch_due = 0;
+	else
+		dispatch_due = Min(recheck_due, OidIsValid(next) ?
+						   clock_monotonic() + ROOM_INTERVAL : PG_INT64_MAX);
 }
 
 /*

@@ -14,7 +14,6 @@
 
 extern void runner_dispatch(HandlerSummary *const *handlers, int n,
 							bool has_more);
-extern void runner_dispatch_again(void);
 extern int64 runner_dispatch_due(void);
 
 #endif							/* QUEUE_RUNNER_DISPATCH_H */

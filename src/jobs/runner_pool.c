@@ -91,10 +91,11 @@ pool_init(void)
 
 /*
  * Returns whether the processes in the entries before "end" are as many as the
- * settings allow.  A spare runner does not count.
+ * settings allow.  A spare runner does not count.  "is_local": the setting for
+ * one database is the one.
  */
 bool
-pool_is_full(const Runner *end)
+pool_is_full(const Runner *end, bool *is_local)
 {
 	int			all = 0;
 	int			here = 0;
@@ -107,7 +108,42 @@ pool_is_full(const Runner *end)
 			if (runner->database == MyDatabaseId)
 				here++;
 		}
-	return here >= setting_runners || all >= setting_max_runners;
+	*is_local = here >= setting_runners;
+	return *is_local || all >= setting_max_runners;
+}
+
+/* Returns how many runners a role has, but for those that are to end. */
+int
+pool_count_of_role(Oid database, Oid role)
+{
+	int			result = 0;
+
+	Assert(LWLockHeldByMe(&runner_pool->lock));
+	for (int i = 0; i < RUNNERS_MAX; i++)
+	{
+		const Runner *runner = &runner_pool->runners[i];
+
+		result += pool_is_of_role(runner, database, role) &&
+			!runner->must_leave;
+	}
+	return result;
+}
+
+/* Returns whether the role of a runner has more than its share. */
+bool
+pool_is_beyond_share(const Runner *runner)
+{
+	return pool_count_of_role(runner->database, runner->role) >
+		runner_pool->share;
+}
+
+/* Returns whether a role of any database had no room for a runner just now. */
+bool
+pool_has_waiting_role(void)
+{
+	Assert(LWLockHeldByMe(&runner_pool->lock));
+	return runner_pool->waiting_at != 0 &&
+		clock_monotonic() < runner_pool->waiting_at + 2 * ROOM_INTERVAL;
 }
 
 /*
@@ -144,7 +180,6 @@ pool_ask_to_leave(Runner *runner)
 {
 	Assert(LWLockHeldByMeInMode(&runner_pool->lock, LW_EXCLUSIVE));
 	runner->must_leave = true;
-	runner->asked_at = clock_monotonic();
 	pool_set_latch(runner);
 }
 
@@ -323,11 +358,24 @@ pool_set_state(RunnerState state)
 	LWLockRelease(&runner_pool->lock);
 }
 
-/* Returns whether this runner was asked to end. */
+/*
+ * Returns whether this runner has to end: it was asked to, or its role has
+ * more runners than its share, and another one waits.
+ */
 bool
 pool_must_leave(void)
 {
-	return my_runner != NULL && my_runner->must_leave;
+	if (my_runner == NULL)
+		return false;
+	if (my_runner->has_to_share)
+	{
+		LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+		my_runner->has_to_share = false;
+		if (pool_has_waiting_role() && pool_is_beyond_share(my_runner))
+			my_runner->must_leave = true;
+		LWLockRelease(&runner_pool->lock);
+	}
+	return my_runner->must_leave;
 }
 
 /*
@@ -338,12 +386,13 @@ bool
 pool_is_surplus(void)
 {
 	bool		result;
+	bool		is_local;
 
 	LWLockAcquire(&runner_pool->lock, LW_SHARED);
 
 	/* A spare runner does not count, so it ends only if a setting is 0. */
 	result = pool_is_full(my_runner->is_spare ? runner_pool->runners :
-						  my_runner);
+						  my_runner, &is_local);
 	LWLockRelease(&runner_pool->lock);
 	return result;
 }

@@ -32,8 +32,8 @@ typedef enum RunnerState
  * A runner: a background process, or a session in job_run.
  *
  * The lock of the pool protects all fields.  Without it a runner may read
- * those of its own entry that only it changes, must_leave, was_canceled and
- * has_canceled.
+ * those of its own entry that only it changes, must_leave, has_to_share,
+ * was_canceled and has_canceled.
  */
 typedef struct Runner
 {
@@ -50,11 +50,9 @@ typedef struct Runner
 	bool		is_spare;		/* it is not counted by queue.runners and
 								 * queue.max_runners, see runner_dispatch.c */
 
-	/* a request to end between two jobs */
+	/* requests to end between two jobs */
 	bool		must_leave;
-	int64		asked_at;		/* monotonic */
-	bool		was_interrupted;	/* it did not end, and was terminated;
-									 * that is no failure of its job */
+	bool		has_to_share;	/* ... if its role is beyond its share then */
 
 	/* what it works on */
 	int32		queue_id;		/* 0 if nothing */
@@ -80,16 +78,24 @@ typedef struct RunnerPool
 {
 	LWLock		lock;
 	pg_atomic_uint32 ncancels;	/* messages of claims that were canceled */
+	int64		waiting_at;		/* a role had no room for a runner then;
+								 * monotonic */
+	int			share;			/* roles that have more runners have to share */
 	Runner		runners[RUNNERS_MAX];
 } RunnerPool;
 
 /* The time in which a process that was registered has to start */
 #define START_TIME			(10 * USECS_PER_SEC)
 
+/* How often a worker looks whether there is room for the role that waits */
+#define ROOM_INTERVAL		USECS_PER_SEC
+
 /* How often the worker renews a claim in the time for which it was made */
 #define RENEWALS_PER_TTL	2
 
 extern RunnerPool *runner_pool;
+
+#define POOL_END			(runner_pool->runners + RUNNERS_MAX)
 
 extern void pool_init(void);
 
@@ -99,6 +105,14 @@ pool_is_process(const Runner *runner)
 {
 	return runner->state != RUNNER_NONE && runner->state != RUNNER_GONE &&
 		!runner->is_session;
+}
+
+/* Returns whether the entry is that of a process for this role. */
+static inline bool
+pool_is_of_role(const Runner *runner, Oid database, Oid role)
+{
+	return pool_is_process(runner) && runner->database == database &&
+		runner->role == role;
 }
 
 /*
@@ -125,7 +139,10 @@ extern void pool_cancel_message(int32 queue_id, int64 id);
 extern Runner *pool_list(int *n);
 
 /* for runner_dispatch.c; the lock is held */
-extern bool pool_is_full(const Runner *end);
+extern bool pool_is_full(const Runner *end, bool *is_local);
+extern int	pool_count_of_role(Oid database, Oid role);
+extern bool pool_is_beyond_share(const Runner *runner);
+extern bool pool_has_waiting_role(void);
 extern void pool_init_entry(Runner *runner, bool is_session, Oid role);
 extern void pool_set_latch(const Runner *runner);
 extern void pool_ask_to_leave(Runner *runner);

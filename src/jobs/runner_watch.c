@@ -84,7 +84,7 @@ runner_watch_next_due(void)
 /*
  * Copy the entry of a runner whose claim is to be renewed or released.
  * Returns false if there is none.  Also terminates processes that are
- * overdue, and frees entries of those that have not started.
+ * overdue.
  */
 bool
 runner_watch_take_due(Runner *due)
@@ -99,13 +99,6 @@ runner_watch_take_due(Runner *due)
 
 		if (runner->database != MyDatabaseId)
 			continue;
-		if (pool_has_not_started(runner) &&
-			runner->since + START_TIME <= clock_monotonic())
-		{
-			/* Now there is room for another runner. */
-			runner->state = RUNNER_NONE;
-			runner_dispatch_again();
-		}
 		if (!(runner->state == RUNNER_GONE || is_working(runner)))
 			continue;
 

@@ -220,8 +220,7 @@ my $turns = q{SELECT string_agg(q, ' ' ORDER BY at)
 	WHERE before IS DISTINCT FROM q};
 becomes("SELECT array_length(string_to_array(($turns), ' '), 1) >= 6",
 	't', 'three roles and one runner: there are six turns');
-like(attempt($turns), qr/^(\w+) (?!\1)(\w+) (?!\1|\2)(\w+) \1 \2 \3/,
-	'each role has its own');
+is(attempt(q{SELECT count(DISTINCT q) FROM done}), '3', 'each role has its own');
 is(attempt(q{SELECT count(*) > 0 FROM queue_ready()}), 't',
 	'while all have more to do');
 attempt(q{SELECT queue_purge(q) FROM unnest('{one,two,three}'::text[]) q});

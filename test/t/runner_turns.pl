@@ -1,6 +1,6 @@
-# Each role has its turn, whatever the handlers of others do: sleep for an hour,
-# catch the cancel, use up the runners of all databases or all background
-# workers, or have many queues.
+# Each role has its share of the runners, and its turn, whatever the handlers of
+# others do: have many queues or many jobs, sleep for an hour, use up the runners of
+# all databases or all background workers.
 
 use strict;
 use warnings;
@@ -100,52 +100,91 @@ cmp_ok(
 	'<=', 3, 'and need not wait for each queue of another role');
 value(q{SELECT queue_drop('many' || i) FROM generate_series(1, 20) i});
 
-# --- handlers that never end ---
+# --- shares ---
+
+# Runners without a job do not count: they end when they are in the way.
+my $shares = q{SELECT string_agg(role || ' ' || n, ', ' ORDER BY role)
+	FROM (SELECT role::text, count(*) AS n FROM queue_data.queue_runners
+		WHERE state IN ('busy', 'called', 'starting') GROUP BY role) s};
+reload('queue.max_runners', 4);
+reload('queue.runners', 4);
+push_jobs('ann', "ann$_", 'short', 10000) for 1 .. 4;
+becomes($shares, 'ann 4', 'a role may have all runners');
+push_jobs('bob', "bob$_", 'short', 10000) for 1 .. 4;
+becomes($shares, 'ann 2, bob 2', 'two roles have half of them each');
+push_jobs('cid', 'third', 'short', 1000);
+becomes("SELECT ($shares) ~ '^ann [12], bob [12], cid [12]\$'",
+	't', 'a third one has its share, too');
+ends('third', 'and gets its jobs done');
+value("SELECT queue_drop('ann' || i), queue_drop('bob' || i) FROM generate_series(1, 4) i");
+reload('queue.max_runners', 2);
+
+# --- handlers that take an hour ---
 
 reload('queue.runners', 2);
 push_jobs('ann', 'ann', 'sleeps', 2);
 becomes("SELECT array_length(string_to_array(($at_work), ' '), 1)",
 	'2', 'a role holds all runners');
 my $held = value($at_work);
-push_jobs('bob', 'bob', 'sleeps', 1);
+push_jobs('bob', 'bob', 'short', 500);
+push_jobs('cid', 'cid', 'short', 1);
+ends('cid', 'another role has its turn, though a third one has many jobs');
+cmp_ok(value(q{SELECT total FROM queue_stats('bob')}), '>', 0, 'that has not ended');
+ends('bob', 'and gets them done');
+cmp_ok(value('SELECT count(*) FROM queue_data.queue_runners'),
+	'<=', 3, 'one runner more than the setting says is enough');
+value(
+	q{SET ROLE bob; SELECT job_handler('bob', 'sleeps(jsonb)', timeout => 2);
+	SELECT queue_push('bob', '1')});
 becomes(
 	q{SELECT count(*) FROM queue_data.queue_runners
 	WHERE role::text = 'bob' AND message_id IS NOT NULL},
-	'1', 'another role has its turn, and never ends it');
-push_jobs('cid', 'cid', 'short', 1);
-ends('cid', 'a third role has its turn');
-is(value($at_work), $held, 'the jobs of the first role go on');
-becomes(
-	q{SELECT total || ' ' || free FROM queue_stats('bob')},
-	'1 1', 'that of the second one was given back');
+	'1', 'a role holds the spare runner');
+push_jobs('cid', 'later', 'short', 1);
+ends('later', 'until the time limit of its job is over');
 is(value(q{SELECT claim_count FROM queue_data.message WHERE queue = 'bob'}),
-	'0', 'which is not a failed attempt');
-cmp_ok(value('SELECT count(*) FROM queue_data.queue_runners'),
-	'<=', 3, 'one runner more than the setting says is enough');
+	'1', 'which was not interrupted before');
+is(value($at_work), $held, 'the jobs of the first role go on');
 
 # --- another database ---
 
 value('CREATE DATABASE other');
 $node->safe_psql('other', "CREATE EXTENSION queue; $make");
 push_jobs('cid', 'there', 'short', 1, 'other');
-ends('there', 'so has a role of another database', 'other');
+ends('there', 'a role of another database has its turn', 'other');
+
+# It has its share of what all databases may have.
+value(q{SELECT queue_drop('ann'), queue_drop('bob'), queue_drop('cid');
+	SELECT pg_terminate_backend(pid) FROM queue_data.queue_runners
+	WHERE role::text = 'ann'});
+reload('queue.max_runners', 4);
+reload('queue.runners', 4);
+push_jobs('ann', "here$_", 'short', 10000) for 1 .. 4;
+becomes($shares, 'ann 4', 'a role has all runners of all databases');
+push_jobs('bob', "there$_", 'short', 10000, 'other') for 1 .. 4;
+becomes(
+	q{SELECT count(*) FROM pg_stat_activity
+	WHERE backend_type = 'queue runner' AND usename = 'bob' AND datname = 'other'},
+	'2', 'one of another database gets half of them');
+becomes($shares, 'ann 2', 'which leaves the other half');
+$node->safe_psql('other', q{SELECT queue_drop('there' || i) FROM generate_series(1, 4) i});
 value('DROP DATABASE other');
+value(q{SELECT queue_drop('here' || i) FROM generate_series(1, 4) i});
 
 # --- no more background workers ---
 
 # Those of the server's and our launcher, the database's worker, and one runner
 value("ALTER SYSTEM SET max_worker_processes = 4");
-value('SELECT queue_purge($$bob$$)');
+push_jobs('ann', 'many', 'short', 10000);
 $node->restart;
 becomes(
 	q{SELECT count(*) FROM queue_data.queue_runners
 	WHERE role::text = 'ann' AND message_id IS NOT NULL},
 	'1', 'a role holds the last background worker');
-push_jobs('cid', 'last', 'short', 1);
-ends('last', 'and has to leave it to another one');
-my $log = slurp_file($node->logfile);
-like($log, qr/job \d+ of queue "bob" was interrupted/, 'logged');
-unlike($log, qr/TRAP|PANIC|signal 11/, 'nothing failed');
+push_jobs('cid', 'last', 'short', 2);
+ends('last', 'and leaves it to another one');
+cmp_ok(value(q{SELECT total FROM queue_stats('many')}), '>', 0, 'between two jobs');
+unlike(slurp_file($node->logfile), qr/TRAP|PANIC|signal 11/, 'nothing failed');
 
 $node->stop;
 done_testing();
