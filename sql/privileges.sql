@@ -131,11 +131,8 @@ INSERT INTO calls (call) VALUES
     ($$queue_wait('q', 0)$$),
     ($$job_handler('q', NULL)$$),
     ($$job_run()$$),
-    ($$job_unschedule('none')$$),
-    ($$job_schedule('none', '* * * * *', 'q', '1')$$),
     ($$job_due(0)$$),
     ($$job_list()$$),
-    ($$job_schedules()$$),
     ($$job_progress(1)$$),
     ($$queue_data.workers()$$),
     ($$queue_data.runners()$$),
@@ -175,7 +172,8 @@ INSERT INTO calls (call) VALUES
     ($$queue_data.start_at_login()$$),
     ($$queue_router.wait('q', 0)$$),
     ($$queue_router.call_settings('{}')$$),
-    ($$queue_router.due(0)$$);
+    ($$queue_router.due(0)$$),
+    ($$queue_router.push('q', '1')$$);
 SELECT call, pg_temp.try('nobody', call) AS nobody,
        pg_temp.try('producer', call) AS producer,
        pg_temp.try('consumer', call) AS consumer,

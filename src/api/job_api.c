@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * job_api.c
- *	  SQL functions on jobs: handlers, running jobs, root jobs, schedules.
+ *	  SQL functions on jobs: handlers, running jobs, root jobs.
  *
  * src/api/job_api.c
  *
@@ -19,7 +19,6 @@
 #include "api/api_arg.h"
 #include "api/api_row.h"
 #include "jobs/handler.h"
-#include "jobs/schedule.h"
 #include "jobs/session_runner.h"
 #include "push/root_job.h"
 #include "queue/registry.h"
@@ -35,9 +34,6 @@
 PG_FUNCTION_INFO_V1(sql_job_handler);
 PG_FUNCTION_INFO_V1(sql_job_run);
 PG_FUNCTION_INFO_V1(sql_job_root);
-PG_FUNCTION_INFO_V1(sql_job_schedule);
-PG_FUNCTION_INFO_V1(sql_job_unschedule);
-PG_FUNCTION_INFO_V1(sql_job_due);
 
 static void get_handler_options(FunctionCallInfo fcinfo,
 								HandlerOptions *options);
@@ -243,69 +239,4 @@ sql_job_root(PG_FUNCTION_ARGS)
 	queue_open_or_create(name, QUEUE_PUSH, &queue);
 	PG_RETURN_JSONB_P(root_job_register(&queue, signature,
 										has_time ? &at : NULL));
-}
-
-/* --- Schedules --- */
-
-/*
- * job_schedule(name text, cron text, q text, body jsonb) returns void
- *
- * Has pg_cron push body to queue q, of the session's project, whenever the
- * cron expression is due, once for each due time, as the current role.  A
- * schedule of that name is replaced.  A WARNING if pg_cron may be unable to
- * run it.
- *
- * Errors: 55000 pg_cron is not installed, 22004 and 22023 arguments, 42501 no
- * privilege to push or to use pg_cron, or the schedule belongs to another
- * role.
- * Source: MediaWiki has cron call runJobs; Amazon EventBridge for SQS.
- */
-Datum
-sql_job_schedule(PG_FUNCTION_ARGS)
-{
-	const char *name = arg_queue_name(fcinfo, 0, "name");
-	const char *cron;
-	const char *queue_name;
-	Jsonb	   *body;
-
-	api_check_can_write("job_schedule()");
-	cron = TextDatumGetCString(arg_required(fcinfo, 1, "cron"));
-	queue_name = arg_queue_name(fcinfo, 2, "q");
-	body = DatumGetJsonbP(arg_required(fcinfo, 3, "body"));
-	schedule_create(name, cron, queue_name, body,
-					get_namespace_name(get_func_namespace(fcinfo->flinfo->fn_oid)));
-	PG_RETURN_VOID();
-}
-
-/*
- * job_unschedule(name text) returns boolean
- *
- * Drops a schedule.
- *
- * Result: true: dropped; false: there was none.
- * Errors: 22004 and 22023 name, 42501 it belongs to another role.
- */
-Datum
-sql_job_unschedule(PG_FUNCTION_ARGS)
-{
-	const char *name = arg_queue_name(fcinfo, 0, "name");
-
-	api_check_can_write("job_unschedule()");
-	PG_RETURN_BOOL(schedule_drop(name));
-}
-
-/*
- * job_due(schedule int) returns boolean
- *
- * What pg_cron calls: pushes a schedule's message, unless that was done for
- * the current due time.
- *
- * Result: true: pushed.  False: it was already, or there is no such schedule.
- * Errors: 22004 no schedule, 42501 it belongs to another role; as queue_push.
- */
-Datum
-sql_job_due(PG_FUNCTION_ARGS)
-{
-	api_check_can_write("job_due()");
-	PG_RETURN_BOOL(schedule_push(arg_int(fcinfo, 0, "schedule")));
 }

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * job_list_api.c
- *	  SQL functions that show what runs: job_list, job_schedules, and
- *	  job_progress, by which a handler reports.
+ *	  SQL functions that show what runs: job_list, and job_progress, by which
+ *	  a handler reports.
  *
  * NOTES
  *	  The owner of a queue, and a role with the privilege admin, see what runs
@@ -27,7 +27,6 @@
 #include "jobs/handler.h"
 #include "jobs/handler_check.h"
 #include "jobs/runner_pool.h"
-#include "jobs/schedule.h"
 #include "queue/missing_queue.h"
 #include "queue/registry.h"
 #include "util/compat.h"
@@ -36,7 +35,6 @@
 
 PG_FUNCTION_INFO_V1(sql_job_list);
 PG_FUNCTION_INFO_V1(sql_queue_handler_problem);
-PG_FUNCTION_INFO_V1(sql_job_schedules);
 PG_FUNCTION_INFO_V1(sql_job_progress);
 
 /* The processes and sessions that run a job of this database */
@@ -53,7 +51,6 @@ static const char *problem_of(Handler *handler);
 static const char *reason_of(const Handler *handler, const char *problem);
 static void add_handler_columns(ApiRow *row, Handler *handler, int running);
 static void add_job_columns(ApiRow *row, const Runner *runner);
-static void put_schedule(const Schedule *schedule, void *arg);
 
 /* --- Jobs --- */
 
@@ -227,7 +224,7 @@ sql_job_list(PG_FUNCTION_ARGS)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (strcmp(list.items[i].project, setting_project) == 0 &&
-			queue_may_inspect(list.items[i].row.queue_id, NULL,
+			queue_may_inspect(list.items[i].row.queue_id,
 							  GetUserId()))
 			put_handler(fcinfo, &list.items[i], &jobs);
 	}
@@ -284,40 +281,4 @@ sql_job_progress(PG_FUNCTION_ARGS)
 	pool_set_progress(done, total, PG_ARGISNULL(2) ? "" :
 					  text_to_cstring(PG_GETARG_TEXT_PP(2)));
 	PG_RETURN_VOID();
-}
-
-/* --- Schedules --- */
-
-static void
-put_schedule(const Schedule *schedule, void *arg)
-{
-	ApiRow		row = {0};
-
-	api_row_add_text(&row, schedule->name);
-	api_row_add_text(&row, schedule->cron);
-	api_row_add_text(&row, schedule->queue);
-	api_row_add(&row, schedule->body);
-	api_row_add_or_null(&row, TimestampTzGetDatum(schedule->pushed_at),
-						schedule->pushed_at == DT_NOBEGIN);
-	api_row_add_text(&row, schedule->error);
-	api_row_put(&row, arg);
-}
-
-/*
- * job_schedules()
- * returns table (name text, cron text, queue text, body jsonb,
- *				  last_run timestamptz, last_error text)
- *
- * The schedules of the session's project that the current role, or one that it
- * is a member of, has made, and those that push to a queue whose owner, or
- * admin, it is.  last_run: when a message was last pushed, or NULL;
- * last_error: why pg_cron's latest run has failed, NULL if it has not, or if
- * the role that made the schedule may not read cron.job_run_details.
- */
-Datum
-sql_job_schedules(PG_FUNCTION_ARGS)
-{
-	InitMaterializedSRF(fcinfo, 0);
-	schedule_list(put_schedule, fcinfo);
-	return (Datum) 0;
 }

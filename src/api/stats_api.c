@@ -18,7 +18,6 @@
 #include "api/api_row.h"
 #include "catalog/tables.h"
 #include "claim/group_list.h"
-#include "jobs/schedule.h"
 #include "queue/message_list.h"
 #include "queue/missing_queue.h"
 #include "queue/registry.h"
@@ -34,7 +33,6 @@ PG_FUNCTION_INFO_V1(sql_job_stats);
 static void add_message(ApiRow *row, const MessageForm *message,
 						const MessageCounts *counts);
 static void put_group(const GroupCounts *group, void *arg);
-static void add_failure_of_schedule(const char *name, CounterRow *counters);
 
 /* Add the columns of a message, which are null if there are no messages. */
 static void
@@ -138,25 +136,6 @@ sql_queue_groups(PG_FUNCTION_ARGS)
 }
 
 /*
- * A schedule that fails pushes nothing, and pg_cron does not tell the queue:
- * so its failure takes the place of an older error.
- */
-static void
-add_failure_of_schedule(const char *name, CounterRow *counters)
-{
-	char	   *error;
-	TimestampTz at;
-
-	if (!schedule_failure(name, &error, &at))
-		return;
-	if (counters->error != NULL && at != DT_NOBEGIN &&
-		at < counters->error_at)
-		return;
-	counters->error = error;
-	counters->error_at = at;
-}
-
-/*
  * job_stats(q text)
  * returns table (claimed bigint, completed bigint, retried bigint,
  *				  abandoned bigint, duplicates bigint, expired bigint,
@@ -167,10 +146,9 @@ add_failure_of_schedule(const char *name, CounterRow *counters)
  * handed out, completed under their claim, given back by message_retry or a
  * failed handler, moved to the dead letter queue, dropped as duplicates (at
  * the push, or when they would have been handed out), and removed because
- * their lifetime was over; and the last error that was reported, or with
- * which the latest run of a schedule has failed, with its time if that is
- * known (NULL for a role that may not claim).  An unknown queue counts 0,
- * since NULL.
+ * their lifetime was over; and the last error that was reported, with its
+ * time (NULL for a role that may not claim).  An unknown queue counts 0, since
+ * NULL.
  *
  * Committed events are counted, but the counts are not kept as safe as
  * messages: see counters.c.
@@ -199,16 +177,13 @@ sql_job_stats(PG_FUNCTION_ARGS)
 		api_row_add(&row, Int64GetDatum(counters.n[i]));
 	api_row_add_or_null(&row, TimestampTzGetDatum(counters.since),
 						counters.since == 0);
-	if (result == QUEUE_OK)
-		add_failure_of_schedule(name, &counters);
-	else
+	if (result != QUEUE_OK)
 		counters.error = NULL;
 	api_row_add_or_null(&row, counters.error == NULL ? (Datum) 0 :
 						CStringGetTextDatum(counters.error),
 						counters.error == NULL);
 	api_row_add_or_null(&row, TimestampTzGetDatum(counters.error_at),
-						counters.error == NULL ||
-						counters.error_at == DT_NOBEGIN);
+						counters.error == NULL);
 	api_row_put(&row, fcinfo);
 	return (Datum) 0;
 }

@@ -112,12 +112,6 @@ numbers_next_queue_id(void)
 	return (int32) id;
 }
 
-int32
-numbers_next_schedule_id(void)
-{
-	return (int32) nextval_internal(catalog_oid(CATALOG_SCHEDULE_ID), false);
-}
-
 /*
  * Returns whether the sequence has passed the id of a batch; true if that has
  * come from another server.

@@ -12,7 +12,6 @@
 
 extern int64 numbers_next_block(void);
 extern int32 numbers_next_queue_id(void);
-extern int32 numbers_next_schedule_id(void);
 extern int64 numbers_next_batch_id(void);
 extern bool numbers_batch_id_is_used(int64 id);
 

@@ -97,7 +97,6 @@ static const TableRules tables[CATALOG_RELATIONS] = {
 		COLUMN(Anum_handler_teardown_name) | COLUMN(Anum_handler_stopped) |
 		COLUMN(Anum_handler_loaded_by),
 	handler_problem},
-	[CATALOG_SCHEDULE] = {Natts_schedule},
 	[CATALOG_SECRET] = {Natts_secret},
 	[CATALOG_SERVER] = {Natts_server},
 	[CATALOG_SHARD] = {Natts_shard},

@@ -243,17 +243,6 @@ typedef enum JobCounter
 #define Anum_handler_stopped			17	/* not used since 2.0 */
 #define Natts_handler					17
 
-/* queue_data.schedule */
-#define Anum_schedule_id				1
-#define Anum_schedule_role				2
-#define Anum_schedule_pushed_at			3
-#define Anum_schedule_project			4
-#define Anum_schedule_name				5
-#define Anum_schedule_queue				6
-#define Anum_schedule_cron				7
-#define Anum_schedule_body				8
-#define Natts_schedule					8
-
 /* --- Claims --- */
 
 /* queue_data.secret: keys that claim ids are signed with */

@@ -439,7 +439,7 @@ role_problem(const Handler *handler)
 		return psprintf("Role %u, which bound the handler, does not exist.",
 						role);
 	/* To bind a handler takes the same privilege. */
-	if (!queue_may_inspect(handler->row.queue_id, NULL, role))
+	if (!queue_may_inspect(handler->row.queue_id, role))
 		return psprintf("Role \"%s\", which bound the handler, may not bind one to queue \"%s\".",
 						name, handler->name);
 	if (!OidIsValid(job_handler_oid()) ||

@@ -447,17 +447,10 @@ BEGIN
      'registers a new root job and returns {"rootJobSignature", "rootJobTimestamp"} for the bodies of its leaves; once this transaction has committed, leaves of earlier roots with that signature are dropped as duplicates instead of being handed out. at: the time that the root job has itself, which is kept as it is; equal times are one root, and a time before that of the last root changes nothing. Errors: 22023/22004 argument, 42704 unknown queue with queue.auto_create off, 42501 no right to push. Source: MediaWiki, Job::newRootJobParams'),
     ('Connect to the server of the queues.', $$job_run(queues text[] = NULL,
         max_jobs integer = NULL, max_time integer = NULL, INOUT result jsonb = NULL)$$, NULL),
-    ('alone', $$job_schedule(name text, cron text, q text, body jsonb) RETURNS void$$,
-     'pushes body to queue q at the times of the cron expression, through pg_cron, at most once for each time, as the current role; replaces a schedule of that name; a WARNING if pg_cron may be unable to run it. Errors: 55000 pg_cron is not in this database, 22023/22004 argument, 42501 may not push or use pg_cron, or the schedule belongs to another role'),
-    ('anywhere', $$job_schedules() RETURNS TABLE (name text, cron text, queue text, body jsonb,
-        last_run timestamptz, last_error text)$$,
-     'the schedules of the project that the caller has made, or that push to a queue whose owner or admin it is; last_run: when a message was last pushed; last_error: of the latest run, NULL if that has not failed. Source: pg_cron, cron.job and cron.job_run_details'),
     ('anywhere', $$job_stats(q text) RETURNS TABLE (claimed bigint, completed bigint,
         retried bigint, abandoned bigint, duplicates bigint, expired bigint, since timestamptz,
         last_error text, last_error_at timestamptz) ROWS 1$$,
-     'one row: what became of the messages of queue q since that time, and its last error, or that of a schedule whose latest run has failed (NULL without the right to claim); an unknown queue counts 0. Source: MediaWiki, counts of a job runner'),
-    ('alone', $$job_unschedule(name text) RETURNS boolean$$,
-     'ends a schedule; false: there was none. Errors: 42501 it belongs to another role'),
+     'one row: what became of the messages of queue q since that time, and its last error (NULL without the right to claim); an unknown queue counts 0. Source: MediaWiki, counts of a job runner'),
     ('alone', $$message_bury(q text, id bigint, claim_id text, error text) RETURNS void$$,
      'makes one claimed message a dead letter at once, however often it was claimed, and stores error with it (NULL: keeps the last one); a queue without a dead letter queue gets the one that it would have by default; a duplicate is dropped instead. Errors: QU001 the claim is not live, QU002 the message is not in that claim, QU004 it was canceled, 22023/22004 argument, or no room for the name of the dead letter queue, 42501 no right to claim, or the dead letter queue belongs to another role or does not accept it, 55P03 the dead letter queue is locked. Source: Graphile Worker, permanent failures'),
     ('alone', $$message_cancel(q text, id bigint, reason text = NULL) RETURNS text$$,
@@ -708,9 +701,6 @@ END$$),
         RAISE EXCEPTION 'no server answers'
             USING ERRCODE = 'internal_error', DETAIL = _message;
     END IF;$$),
-    ('job_unschedule', $$    RETURN (SELECT pg_catalog.bool_or(b) FROM queue_proxy.job_unschedule($1,
-        (SELECT pg_catalog.array_agg(s.shard) FROM queue_proxy.servers() AS s),
-        _settings) AS b);$$),
     -- From the server of the queue, or from all
     ('job_list', $$    RETURN QUERY SELECT * FROM queue_proxy.job_list($1,
         CASE WHEN $1 IS NULL
@@ -722,9 +712,6 @@ END$$),
              THEN (SELECT pg_catalog.array_agg(s.shard) FROM queue_proxy.servers() AS s)
              ELSE ARRAY[queue_proxy.shard($1, _settings[1])] END,
         _settings) AS d ORDER BY d.queue COLLATE pg_catalog."C";$$),
-    ('job_schedules', $$    RETURN QUERY SELECT * FROM queue_proxy.job_schedules(
-        (SELECT pg_catalog.array_agg(s.shard) FROM queue_proxy.servers() AS s),
-        _settings);$$),
     -- The same on every server
     ('queue_dedup_key', $$    RETURN (SELECT k FROM queue_proxy.queue_dedup_key($1, $2,
         (SELECT ARRAY[s.shard] FROM queue_proxy.servers() AS s LIMIT 1),

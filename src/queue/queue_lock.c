@@ -18,8 +18,6 @@
  *	  DEAD_LETTERS	Share					relying on where the queue's dead
  *											letters go, to exclude a cycle
  *					Exclusive				changing where they go
- *	  SCHEDULE		Exclusive				using or changing a schedule; the
- *											id is the schedule's
  *	  RATE			Exclusive				starting jobs of a queue with a
  *											rate
  *	  ROLE			Share					writing a reference to a role; the
@@ -52,12 +50,10 @@
  *	  4. After waiting, what was read before may no longer hold.  A function
  *	  that waits therefore processes invalidation messages at the end, and the
  *	  caller reads again what it relies on: queue_open_as,
- *	  lock_dead_letter_chain in dead_letter_queue.c, lock_schedule in
- *	  schedule.c.
+ *	  lock_dead_letter_chain in dead_letter_queue.c.
  *
  *	  5. Order.  A function takes the locks that it waits for in this order:
  *
- *		SCHEDULE, in job_due; job_schedule takes it after the queue's lock
  *		QUEUE, of the queue that the statement names; then its row
  *		QUEUE, of its dead letter queue or of a dead letter's origin; or SHARD,
  *		of one of these that is created
@@ -102,10 +98,9 @@ typedef enum LockSubId
 {
 	LOCK_QUEUE = 0,
 	LOCK_DEAD_LETTERS = 1,
-	LOCK_SCHEDULE = 2,
-	LOCK_RATE = 3,
-	LOCK_ROLE = 4,
-	LOCK_SHARD = 5,
+	LOCK_RATE = 2,
+	LOCK_ROLE = 3,
+	LOCK_SHARD = 4,
 	LOCK_SLOT = 16				/* and above */
 } LockSubId;
 
@@ -319,17 +314,6 @@ void
 queue_lock_rate(int32 queue_id)
 {
 	(void) lock_queue_object(queue_id, LOCK_RATE, ExclusiveLock, true);
-}
-
-/*
- * Lock a schedule.  The caller has checked that it belongs to its role: a role
- * must not be able to make another one wait.
- */
-void
-queue_lock_schedule(int32 schedule_id)
-{
-	(void) lock_queue_object(schedule_id, LOCK_SCHEDULE, ExclusiveLock, true);
-	AcceptInvalidationMessages();
 }
 
 /*

@@ -31,7 +31,6 @@ extern bool queue_lock_try(int32 queue_id);
 /* What belongs to it */
 extern void queue_lock_dead_letters(int32 queue_id, bool change);
 extern void queue_lock_rate(int32 queue_id);
-extern void queue_lock_schedule(int32 schedule_id);
 extern bool queue_lock_role(Oid role, bool remove);
 extern void queue_lock_shard(int shard, bool move);
 

@@ -513,16 +513,14 @@ queue_list_readable(int *n)
 }
 
 /*
- * Returns whether a role may see what runs in a queue, which the caller names
- * by its id or, of the session's project, by its name.  Like
+ * Returns whether a role may see what runs in a queue.  Like
  * row_is_claimable(), this does not read the metadata.
  */
 bool
-queue_may_inspect(int32 id, const char *name, Oid role)
+queue_may_inspect(int32 id, Oid role)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
-	HeapTuple	tuple = name == NULL ? queue_table_fetch_by_id(rel, id, true) :
-	queue_table_fetch(rel, name);
+	HeapTuple	tuple = queue_table_fetch_by_id(rel, id, true);
 	bool		result = false;
 
 	if (HeapTupleIsValid(tuple))

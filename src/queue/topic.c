@@ -490,7 +490,7 @@ topic_list(const char *marker, const char *queue_name)
 					marker) > 0) &&
 			(queue_name == NULL ||
 			 strcmp(binding->queue_name, queue_name) == 0) &&
-			queue_may_inspect(binding->queue_id, NULL, GetUserId()))
+			queue_may_inspect(binding->queue_id, GetUserId()))
 			result = lappend(result, binding);
 	}
 	list_sort(result, compare_by_key);

@@ -347,6 +347,117 @@ COMMENT ON TRIGGER handler_loaded ON queue_data.handler IS
 DROP FUNCTION queue_data.group_lane(integer, text);
 
 --
+-- Recurring jobs
+--
+-- They are jobs of pg_cron and nothing else.  Schedules that were made before still push,
+-- through job_due(), until each is replaced.
+DROP FUNCTION job_schedule(text, text, text, jsonb);
+DROP FUNCTION job_unschedule(text);
+DROP FUNCTION job_schedules();
+ALTER EXTENSION queue DROP SEQUENCE queue_data.schedule_id;
+DROP SEQUENCE queue_data.schedule_id;
+COMMENT ON TABLE queue_data.schedule IS
+'recurring jobs of earlier versions: what is pushed to which queue; pg_cron has a job "queue <id>" for each, which calls job_due';
+
+CREATE VIEW queue_router.schedules WITH (security_barrier) AS
+SELECT s.id, r.rolname AS role, s.project, s.name, s.queue, s.body,
+       pg_catalog.format('SELECT cron.schedule(%L, %L, %L); SELECT cron.unschedule(%L);',
+           CASE WHEN s.project OPERATOR(pg_catalog.=) '' THEN s.name
+                ELSE pg_catalog.format('%s (%s)', s.name, s.project) END,
+           s.cron,
+           pg_catalog.format('SELECT %I.queue_push(%L, %L)', n.nspname, s.queue, s.body)
+           OPERATOR(pg_catalog.||)
+           CASE WHEN s.project OPERATOR(pg_catalog.=) '' THEN ''
+                ELSE pg_catalog.format(
+                    ' FROM pg_catalog.set_config(''queue.project'', %L, true)',
+                    s.project) END,
+           pg_catalog.format('queue %s', s.id)) AS replacement
+FROM queue_data.schedule AS s
+     JOIN pg_catalog.pg_roles AS r ON r.oid OPERATOR(pg_catalog.=) s.role
+     JOIN pg_catalog.pg_roles AS u ON u.rolname OPERATOR(pg_catalog.=) CURRENT_USER
+     CROSS JOIN pg_catalog.pg_extension AS e
+     JOIN pg_catalog.pg_namespace AS n
+         ON n.oid OPERATOR(pg_catalog.=) e.extnamespace
+WHERE e.extname OPERATOR(pg_catalog.=) 'queue'
+      AND (r.oid OPERATOR(pg_catalog.=) u.oid OR u.rolsuper);
+COMMENT ON VIEW queue_router.schedules IS
+'recurring jobs of earlier versions that belong to the current role (all for a superuser), and the calls of pg_cron that replace each';
+REVOKE ALL ON queue_router.schedules FROM PUBLIC;
+GRANT SELECT ON queue_router.schedules TO queue_producer, queue_consumer, queue_admin;
+
+-- queue_push, where no other role can put another function of that name
+CREATE FUNCTION queue_router.push(
+    q text, body jsonb, ttl integer DEFAULT NULL, delay integer DEFAULT NULL,
+    priority integer DEFAULT 0, dedup_key text DEFAULT NULL,
+    group_key text DEFAULT NULL, headers jsonb DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_queue_push'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_router.push(text, jsonb, integer, integer, integer, text, text, jsonb) IS
+'queue_push, for job_due';
+REVOKE ALL ON FUNCTION queue_router.push(text, jsonb, integer, integer, integer, text, text, jsonb)
+    FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_router.push(text, jsonb, integer, integer, integer, text, text, jsonb)
+    TO queue_producer, queue_consumer, queue_admin;
+
+CREATE OR REPLACE FUNCTION queue_router.due(schedule integer)
+RETURNS boolean
+AS $$
+DECLARE
+    due record;
+BEGIN
+    SELECT * INTO due FROM queue_router.schedules AS s
+    WHERE s.id OPERATOR(pg_catalog.=) $1;
+    IF NOT FOUND THEN
+        RAISE undefined_object USING
+            MESSAGE = pg_catalog.format(
+                'schedule %s does not exist, or belongs to another role', $1),
+            HINT = 'End its job with cron.unschedule.';
+    END IF;
+    IF due.role OPERATOR(pg_catalog.<>) CURRENT_USER THEN
+        RAISE insufficient_privilege USING
+            MESSAGE = pg_catalog.format('permission denied for schedule "%s"', due.name),
+            HINT = pg_catalog.format('It pushes as role %I: SET ROLE, or log in as that.',
+                                     due.role);
+    END IF;
+    PERFORM pg_catalog.set_config('queue.project', due.project, true);
+    PERFORM queue_router.push(due.queue, due.body);
+    RAISE WARNING USING
+        MESSAGE = pg_catalog.format(
+            'schedule "%s" has to be replaced before version 3.0', due.name),
+        HINT = pg_catalog.format('As role %I, run: %s', due.role, due.replacement);
+    RETURN true;
+END
+$$ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE;
+CREATE OR REPLACE FUNCTION job_due(schedule integer)
+RETURNS boolean
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+RETURN queue_router.due(schedule);
+COMMENT ON FUNCTION job_due(integer) IS
+'called by pg_cron for a schedule that an earlier version has made: pushes its message, with a WARNING that says what replaces it. Errors: 42704 no such schedule, 42501 it belongs to another role; as queue_push';
+COMMENT ON FUNCTION job_stats(text) IS
+'one row: what became of the messages of queue q since that time, and its last error (NULL without the right to claim); an unknown queue counts 0. Source: MediaWiki, counts of a job runner';
+
+DO $$
+DECLARE
+    schedule record;
+BEGIN
+    FOR schedule IN SELECT * FROM queue_router.schedules AS s ORDER BY s.id LOOP
+        RAISE WARNING USING
+            MESSAGE = pg_catalog.format(
+                'schedule "%s" of queue "%s" has to be replaced before version 3.0',
+                schedule.name, schedule.queue),
+            DETAIL = pg_catalog.format(
+                'Until then it pushes as before. Its times are in the time zone %s (cron.timezone).',
+                COALESCE(pg_catalog.current_setting('cron.timezone', true), 'GMT')),
+            HINT = pg_catalog.format('As role %I, in database %I, run: %s',
+                                     schedule.role, pg_catalog.current_database(),
+                                     schedule.replacement);
+    END LOOP;
+END
+$$;
+
+--
 -- Functions that do more than before
 --
 COMMENT ON FUNCTION queue_post(text, jsonb) IS

@@ -563,9 +563,7 @@ COMMENT ON TABLE queue_data.handler IS
 'the functions that run the jobs of queues; timeout: seconds (0: none); rate: jobs per second (0: no limit); next_at: when the next job may start at that rate; logs_in: whether the role could log in when it bound them; loaded_by: when the session began that has written the row with SQL, as a restore does';
 COMMENT ON INDEX queue_data.handler_idx IS 'one row for each queue that has a handler';
 
--- Recurring jobs, and when pg_cron last pushed each
-CREATE SEQUENCE queue_data.schedule_id AS integer;
-COMMENT ON SEQUENCE queue_data.schedule_id IS 'numbers of schedules';
+-- Recurring jobs of earlier versions, see job_due
 CREATE TABLE queue_data.schedule (
     id          integer NOT NULL,
     role        regrole NOT NULL,
@@ -580,7 +578,7 @@ CREATE UNIQUE INDEX schedule_id_idx ON queue_data.schedule (id);
 CREATE UNIQUE INDEX schedule_name_idx ON queue_data.schedule (project, name);
 ALTER TABLE queue_data.schedule REPLICA IDENTITY USING INDEX schedule_id_idx;
 COMMENT ON TABLE queue_data.schedule IS
-'recurring jobs: what is pushed to which queue, and when that was last done; pg_cron has a job "queue <id>" for each';
+'recurring jobs of earlier versions: what is pushed to which queue; pg_cron has a job "queue <id>" for each, which calls job_due';
 COMMENT ON INDEX queue_data.schedule_id_idx IS 'schedules by number';
 COMMENT ON INDEX queue_data.schedule_name_idx IS 'schedules by project and name';
 
@@ -1568,7 +1566,7 @@ RETURNS TABLE (
 AS 'MODULE_PATHNAME', 'sql_job_stats'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION job_stats(text) IS
-'one row: what became of the messages of queue q since that time, and its last error, or that of a schedule whose latest run has failed (NULL without the right to claim); an unknown queue counts 0. Source: MediaWiki, counts of a job runner';
+'one row: what became of the messages of queue q since that time, and its last error (NULL without the right to claim); an unknown queue counts 0. Source: MediaWiki, counts of a job runner';
 
 CREATE FUNCTION job_errors(q text, "limit" integer DEFAULT 100, marker timestamptz DEFAULT NULL)
 RETURNS TABLE (message_id bigint, attempt integer, at timestamptz, error text)
@@ -1576,36 +1574,6 @@ AS 'MODULE_PATHNAME', 'sql_job_errors'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION job_errors(text, integer, timestamptz) IS
 'the attempts at messages of queue q that have failed with an error in the last _keep_finished seconds, or without that in the last day, the latest first: those before marker (a time; NULL: all), at most limit (1 to 10000). Errors: 22023/22004 argument, 42501 neither owner nor admin of q. Source: Oban, the errors of a job';
-
-CREATE FUNCTION job_schedule(name text, cron text, q text, body jsonb)
-RETURNS void
-AS 'MODULE_PATHNAME', 'sql_job_schedule'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION job_schedule(text, text, text, jsonb) IS
-'pushes body to queue q at the times of the cron expression, through pg_cron, at most once for each time, as the current role; replaces a schedule of that name; a WARNING if pg_cron may be unable to run it. Errors: 55000 pg_cron is not in this database, 22023/22004 argument, 42501 may not push or use pg_cron, or the schedule belongs to another role';
-
-CREATE FUNCTION job_unschedule(name text)
-RETURNS boolean
-AS 'MODULE_PATHNAME', 'sql_job_unschedule'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION job_unschedule(text) IS
-'ends a schedule; false: there was none. Errors: 42501 it belongs to another role';
-
-CREATE FUNCTION job_schedules()
-RETURNS TABLE (
-    name text, cron text, queue text, body jsonb,
-    last_run timestamp with time zone, last_error text)
-AS 'MODULE_PATHNAME', 'sql_job_schedules'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION job_schedules() IS
-'the schedules of the project that the caller has made, or that push to a queue whose owner or admin it is; last_run: when a message was last pushed; last_error: of the latest run, NULL if that has not failed. Source: pg_cron, cron.job and cron.job_run_details';
-
-CREATE FUNCTION job_due(schedule integer)
-RETURNS boolean
-AS 'MODULE_PATHNAME', 'sql_job_due'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION job_due(integer) IS
-'called by pg_cron for a schedule: pushes its message, unless that was done for this time; true: pushed, false: it was done, or there is no such schedule. Errors: 22004 schedule, 42501 it belongs to another role; as queue_push';
 
 --
 -- Starting the background processes at a login
@@ -1685,15 +1653,88 @@ LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_router.call_settings(text[]) IS
 'sets queue.project, queue.client_id, queue.durable_claims, lock_timeout and transaction_read_only to these values until the transaction ends; NULL leaves one as it is. For the extension queue_proxy. Errors: those of SET; 22023 another number of values';
 
--- What jobs of pg_cron call.  Unlike the schema of the functions for users, this
+--
+-- Recurring jobs of earlier versions
+--
+-- pg_cron calls queue_router.due().  Unlike the schema of the functions for users, this
 -- one belongs to the extension, and so cannot be renamed by another role.
+CREATE VIEW queue_router.schedules WITH (security_barrier) AS
+SELECT s.id, r.rolname AS role, s.project, s.name, s.queue, s.body,
+       pg_catalog.format('SELECT cron.schedule(%L, %L, %L); SELECT cron.unschedule(%L);',
+           CASE WHEN s.project OPERATOR(pg_catalog.=) '' THEN s.name
+                ELSE pg_catalog.format('%s (%s)', s.name, s.project) END,
+           s.cron,
+           pg_catalog.format('SELECT %I.queue_push(%L, %L)', n.nspname, s.queue, s.body)
+           OPERATOR(pg_catalog.||)
+           CASE WHEN s.project OPERATOR(pg_catalog.=) '' THEN ''
+                ELSE pg_catalog.format(
+                    ' FROM pg_catalog.set_config(''queue.project'', %L, true)',
+                    s.project) END,
+           pg_catalog.format('queue %s', s.id)) AS replacement
+FROM queue_data.schedule AS s
+     JOIN pg_catalog.pg_roles AS r ON r.oid OPERATOR(pg_catalog.=) s.role
+     JOIN pg_catalog.pg_roles AS u ON u.rolname OPERATOR(pg_catalog.=) CURRENT_USER
+     CROSS JOIN pg_catalog.pg_extension AS e
+     JOIN pg_catalog.pg_namespace AS n
+         ON n.oid OPERATOR(pg_catalog.=) e.extnamespace
+WHERE e.extname OPERATOR(pg_catalog.=) 'queue'
+      AND (r.oid OPERATOR(pg_catalog.=) u.oid OR u.rolsuper);
+COMMENT ON VIEW queue_router.schedules IS
+'recurring jobs of earlier versions that belong to the current role (all for a superuser), and the calls of pg_cron that replace each';
+
+-- queue_push, where no other role can put another function of that name
+CREATE FUNCTION queue_router.push(
+    q text, body jsonb, ttl integer DEFAULT NULL, delay integer DEFAULT NULL,
+    priority integer DEFAULT 0, dedup_key text DEFAULT NULL,
+    group_key text DEFAULT NULL, headers jsonb DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_queue_push'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_router.push(text, jsonb, integer, integer, integer, text, text, jsonb) IS
+'queue_push, for job_due';
+
 CREATE FUNCTION queue_router.due(schedule integer)
 RETURNS boolean
-AS 'MODULE_PATHNAME', 'sql_job_due'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
+AS $$
+DECLARE
+    due record;
+BEGIN
+    SELECT * INTO due FROM queue_router.schedules AS s
+    WHERE s.id OPERATOR(pg_catalog.=) $1;
+    IF NOT FOUND THEN
+        RAISE undefined_object USING
+            MESSAGE = pg_catalog.format(
+                'schedule %s does not exist, or belongs to another role', $1),
+            HINT = 'End its job with cron.unschedule.';
+    END IF;
+    IF due.role OPERATOR(pg_catalog.<>) CURRENT_USER THEN
+        RAISE insufficient_privilege USING
+            MESSAGE = pg_catalog.format('permission denied for schedule "%s"', due.name),
+            HINT = pg_catalog.format('It pushes as role %I: SET ROLE, or log in as that.',
+                                     due.role);
+    END IF;
+    PERFORM pg_catalog.set_config('queue.project', due.project, true);
+    PERFORM queue_router.push(due.queue, due.body);
+    RAISE WARNING USING
+        MESSAGE = pg_catalog.format(
+            'schedule "%s" has to be replaced before version 3.0', due.name),
+        HINT = pg_catalog.format('As role %I, run: %s', due.role, due.replacement);
+    RETURN true;
+END
+$$ LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_router.due(integer) IS
 'job_due, for jobs of pg_cron';
 
+CREATE FUNCTION job_due(schedule integer)
+RETURNS boolean
+LANGUAGE sql VOLATILE PARALLEL UNSAFE
+RETURN queue_router.due(schedule);
+COMMENT ON FUNCTION job_due(integer) IS
+'called by pg_cron for a schedule that an earlier version has made: pushes its message, with a WARNING that says what replaces it. Errors: 42704 no such schedule, 42501 it belongs to another role; as queue_push';
+
+--
+-- Moving shards
+--
 -- Functions that queue_shard_move calls as a superuser.  The last three stand for
 -- functions in a schema whose owner could have others called in their place.
 CREATE FUNCTION queue_data.shard_lock(shard integer)
@@ -2159,7 +2200,7 @@ DO $$
 DECLARE
     part text;
 BEGIN
-    FOREACH part IN ARRAY '{queue_id,message_id,secret,dedup_key,root_job,push_origin,grouped,group_rate,batch_id,batch_part,schedule_id,job_counter,server,shard,shard_move}'::text[]
+    FOREACH part IN ARRAY '{queue_id,message_id,secret,dedup_key,root_job,push_origin,grouped,group_rate,batch_id,batch_part,job_counter,server,shard,shard_move}'::text[]
     LOOP
         PERFORM pg_catalog.pg_extension_config_dump(
             ('queue_data.' OPERATOR(pg_catalog.||) part)::pg_catalog.regclass, '');
@@ -2205,7 +2246,7 @@ SELECT pg_catalog.pg_extension_config_dump('queue_data.batch',
 
 -- Whatever the default privileges of the database are
 REVOKE ALL ON SCHEMA queue_data, queue_router FROM PUBLIC;
-REVOKE ALL ON ALL TABLES IN SCHEMA queue_data FROM PUBLIC;
+REVOKE ALL ON ALL TABLES IN SCHEMA queue_data, queue_router FROM PUBLIC;
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA queue_data FROM PUBLIC;
 REVOKE ALL ON ALL ROUTINES IN SCHEMA queue_data, queue_router FROM PUBLIC;
 
@@ -2238,6 +2279,8 @@ $$;
 REVOKE EXECUTE ON FUNCTION queue_shard_init(integer, integer)
     FROM queue_producer, queue_consumer, queue_admin;
 GRANT USAGE ON SCHEMA queue_router
+    TO queue_producer, queue_consumer, queue_admin;
+GRANT SELECT ON queue_router.schedules
     TO queue_producer, queue_consumer, queue_admin;
 
 -- queue_monitor may read numbers of queues and processes, no message.

@@ -24,7 +24,7 @@ known()
 longest='models zaqar_conformance queue_web_browser queue_web zaqar activejob
 	activejob_alone site build languages conformance_node
 	conformance_python client_python conformance_python_async recipes
-	shard_move_faults bench job_schedule many_queues public_harness lanes_room shard_move
+	shard_move_faults bench many_queues public_harness lanes_room shard_move
 	handlers_crash group_rate library_version depths history group_wakeups
 	expired_messages prepared_transactions stress celery documents crash'
 

@@ -473,8 +473,7 @@ foreach my $block (@blocks)
 is(join(' ', keys %after, keys %before), '', 'nothing that is tested is gone from the documents');
 
 # The reference has every function with its arguments, every setting, and every
-# column of the views.  pg_cron calls job_due; queue_revoke is listed together
-# with queue_grant.
+# column of the views.  queue_revoke is listed together with queue_grant.
 my $reference = slurp_file("$top/doc/reference.md");
 my @missing;
 foreach (
@@ -482,7 +481,7 @@ foreach (
 	query(
 		q{SELECT proname || '(' || pg_get_function_arguments(oid) || ')'
 			FROM pg_proc WHERE pronamespace = 'queue'::regnamespace
-				AND probin LIKE '%/queue' AND proname <> 'job_due'}))
+				AND probin LIKE '%/queue'}))
 {
 	s/ DEFAULT (NULL|[^:,)]+)(?:::[\w\[\]]+(?: \w+)*)?/ = $1/g;
 	s/\bIN //g;

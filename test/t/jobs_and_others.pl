@@ -1,4 +1,4 @@
-# Jobs and other things: calls during running jobs, schedules of other roles,
+# Jobs and other things: calls during running jobs,
 # clocks, settings that are not text, and what the views show.
 
 use strict;
@@ -85,30 +85,6 @@ for my $i (1 .. 20)
 	$failed++ if $ret != 0;
 }
 is($failed, 0, 'queue_workers right after pause and resume');
-
-# --- schedules of other roles ---
-
-value(
-	q{CREATE ROLE alice; CREATE ROLE mallory;
-	GRANT queue_producer TO alice, mallory;
-	INSERT INTO queue_data.schedule VALUES
-	(1, 'alice', '-infinity', '', 'hers', 'ticks', '* * * * *', '1'),
-	(2, 'mallory', '-infinity', '', 'his', 'mine', '* * * * *', '1')});
-my $holder = $node->background_psql($db);
-$holder->query_safe(
-	q{SET ROLE mallory; BEGIN; SELECT job_unschedule('nope');
-	SELECT job_unschedule('his')});
-is( value(q{SET lock_timeout = '2s'; SET ROLE alice; SELECT job_due(1)}),
-	't', 'a schedule is pushed while another role has ended one');
-like(error_of(q{SET ROLE mallory; SELECT job_unschedule('hers')}),
-	qr/42501/, 'one of another role is not to be ended');
-like(error_of(q{SET lock_timeout = '100ms'; SELECT job_due(2)}),
-	qr/55P03/, 'the one that is being ended has to wait');
-$holder->query_safe('COMMIT');
-$holder->quit;
-is(value(q{SELECT job_due(2)}), 'f', 'and is gone');
-is(value(q{SELECT job_due(1)}), 'f', 'one push for each due time');
-is(value(q{SET ROLE alice; SELECT job_unschedule('hers')}), 't', 'ended');
 
 value(q{SELECT queue_create('long')});
 

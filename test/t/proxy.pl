@@ -219,41 +219,6 @@ is( routed(qq{SELECT queue_grant('$there', 'queue_admin', 'claim')})
 	  . $two->safe_psql('postgres', qq{SELECT claim_roles FROM queue_data.queue WHERE name = '$there'}),
 	'{queue_admin}', 'a role goes by its name');
 
-# --- Schedules ---
-
-SKIP:
-{
-	skip 'pg_cron is not installed', 8 unless $one->safe_psql('postgres',
-		q{SELECT count(*) FROM pg_available_extensions WHERE name = 'pg_cron'});
-	foreach my $node ($one, $two)
-	{
-		$node->append_conf(
-			'postgresql.conf', q{
-shared_preload_libraries = 'queue, pg_cron'
-cron.database_name = 'postgres'
-cron.use_background_workers = on
-});
-		$node->restart;
-		$node->safe_psql('postgres',
-			'CREATE EXTENSION pg_cron; GRANT USAGE ON SCHEMA cron TO app');
-	}
-	my $schedules = 'SELECT name, role, queue FROM queue_data.schedule';
-	my $jobs = 'SELECT schedule, username FROM cron.job';
-	my $here2 = queue_on('one', 'q', 2);
-	routed(qq{SELECT job_schedule('$_', '0 3 * * *', '$_', '1')}) foreach $here2, $there;
-	is($one->safe_psql('postgres', $schedules), "$here2|app|$here2", 'a schedule here');
-	is($two->safe_psql('postgres', $schedules), "$there|app|$there", 'one there');
-	is($two->safe_psql('postgres', $jobs), '0 3 * * *|app', 'which pg_cron has');
-	is(state_of(routed(qq{SELECT job_schedule('s', 'x', '$there', '1')})),
-		'22023', 'a schedule that is none');
-	is( state_of(($one->psql('postgres',
-			qq{\\set VERBOSITY verbose\nSELECT job_schedule('s', '0 3 * * *', '$there', '1')}))[2]),
-		'QU010', 'a schedule on the other server');
-	is(routed(qq{SELECT job_unschedule('$there'), job_unschedule('$here2'), job_unschedule('$here2')}),
-		't|t|f', 'the schedules end');
-	is($_->safe_psql('postgres', $jobs), '', 'also for pg_cron') foreach $one, $two;
-}
-
 # --- A server that does not answer ---
 
 # Hung: its process is stopped.  Only the pool in between ends the call.

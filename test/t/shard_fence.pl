@@ -140,7 +140,7 @@ is( join(' ', sort keys %call),
 	value(q{SELECT string_agg(name, ' ' ORDER BY name COLLATE "C")
 		FROM pg_proc, CAST(pg_proc.oid::regproc AS text) AS name
 		WHERE 'q' = ANY (proargnames) AND probin LIKE '%/queue' AND prokind = 'f'
-		AND proname NOT IN ('queue_shard', 'job_schedule')}),
+		AND proname <> 'queue_shard'}),
 	'every function that takes a queue is called');
 foreach (sort keys %call)
 {
@@ -161,8 +161,6 @@ is(value('SELECT count(*) FROM queue_data.queue'), '0', 'no queue was created');
 value("SELECT queue_create('$here')");
 is( error_of("SELECT queue_update('$here', '{\"_dead_letter_queue\": \"$there\"}')"),
 	$remote, 'metadata that names a dead letter queue on another server');
-is( error_of("SELECT job_schedule('s', '* * * * *', '$there', '1')") =~ /^(?:QU010|55000)/,
-	1, 'job_schedule');
 
 is(error_of("SELECT topic_bind('a', '$here')") =~ /^0A000/, 1, 'topic_bind');
 
@@ -178,7 +176,7 @@ is( value("SELECT queue_create('$here.dead'), queue_push('$here', '1') > 0,
 	queue_exists('$here'); SELECT body FROM queue_claim('$here', 60, 60);
 	SELECT body, claim_count FROM queue_claim_any('{$here,$here.dead}')"),
 	"t|t|t\n1", 'what is here works');
-my $lock = q{SELECT count(*) FROM pg_locks WHERE locktype = 'object' AND objsubid = 5
+my $lock = q{SELECT count(*) FROM pg_locks WHERE locktype = 'object' AND objsubid = 4
 	AND classid = 'queue_data.queue'::regclass};
 is(value("BEGIN; SELECT queue_push('$here', '2') > 0; $lock"),
 	"t\n0", 'a push locks no shard');
