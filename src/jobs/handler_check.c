@@ -217,7 +217,7 @@ check_callable(Form_pg_proc form, const char *parameter)
 						 format_procedure_qualified(form->oid),
 						 acl_role_identifier(GetUserId()))));
 
-	/* Whoever owns it could have anything done as this role. */
+	/* The owner could have anything done as this role. */
 	if (!is_trusted(form, GetUserId()))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),

@@ -39,7 +39,7 @@ value(
 	AS $$INSERT INTO public.seen VALUES ('shared', current_user, '', 'altered');
 	SELECT true$$;
 	SELECT queue_push('shared', '2')});
-becomes(q{SELECT role, what FROM seen}, 'alice|altered', 'who may alter it');
+becomes(q{SELECT role, what FROM seen}, 'alice|altered', 'a superuser may alter it');
 value(
 	q{TRUNCATE seen; ALTER FUNCTION public.shared(jsonb) OWNER TO mallory;
 	SELECT queue_push('shared', '3')});
@@ -59,10 +59,10 @@ value(
 	q{CREATE ROLE chief SUPERUSER;
 	ALTER FUNCTION public.shared(jsonb) OWNER TO chief;
 	TRUNCATE seen; SELECT queue_push('shared', '4')});
-becomes(q{SELECT role, what FROM seen}, 'alice|altered', 'of a superuser');
+becomes(q{SELECT role, what FROM seen}, 'alice|altered', 'so does one of another superuser');
 value(q{ALTER ROLE chief NOSUPERUSER; SELECT queue_push('shared', '5')});
 becomes(sprintf($state, 'shared'), sprintf($foreign, 'public.shared(jsonb)'),
-	'who is one no more');
+	'but not when that is a superuser no more');
 value('ALTER FUNCTION public.shared(jsonb) OWNER TO alice');
 is_done('shared', 'and goes on');
 
