@@ -389,15 +389,16 @@ GRANT SELECT ON queue_router.schedules TO queue_producer, queue_consumer, queue_
 CREATE FUNCTION queue_router.push(
     q text, body jsonb, ttl integer DEFAULT NULL, delay integer DEFAULT NULL,
     priority integer DEFAULT 0, dedup_key text DEFAULT NULL,
-    group_key text DEFAULT NULL, headers jsonb DEFAULT NULL)
+    group_key text DEFAULT NULL, headers jsonb DEFAULT NULL,
+    batch bigint DEFAULT NULL, after bigint DEFAULT NULL,
+    after_success boolean DEFAULT false)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'sql_queue_push'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION queue_router.push(text, jsonb, integer, integer, integer, text, text, jsonb) IS
+COMMENT ON FUNCTION queue_router.push IS
 'queue_push, for job_due';
-REVOKE ALL ON FUNCTION queue_router.push(text, jsonb, integer, integer, integer, text, text, jsonb)
-    FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION queue_router.push(text, jsonb, integer, integer, integer, text, text, jsonb)
+REVOKE ALL ON FUNCTION queue_router.push FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_router.push
     TO queue_producer, queue_consumer, queue_admin;
 
 CREATE OR REPLACE FUNCTION queue_router.due(schedule integer)
