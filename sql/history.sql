@@ -143,7 +143,7 @@ SELECT outcome FROM queue_finished('q', :m - 1);
 
 -- A dead letter that is sent back is finished where it was.
 SELECT queue_update('q.dead', '{"_keep_finished": 60}') IS NOT NULL AS updated;
-SELECT queue_redrive('q.dead', 'again');
+SELECT queue_create('again'), queue_redrive('q.dead', 'again');
 SELECT outcome, error FROM queue_finished('q.dead');
 
 -- The result of a job, the last one that the handler gives

@@ -126,7 +126,7 @@ SET queue.project = 'p';
 SELECT claimed FROM job_stats('q');
 RESET queue.project;
 BEGIN;
-SELECT count(queue_push('n' || i, '1')) FROM generate_series(1, 100) i;
+SELECT count(queue_create('n' || i)), count(queue_push('n' || i, '1')) FROM generate_series(1, 100) i;
 SELECT count(c.body) FROM generate_series(1, 100) i, queue_pop('n' || i) c;
 COMMIT;
 SELECT count(*), sum(claimed), sum(completed)

@@ -60,7 +60,7 @@ DROP TABLE posted;
 
 -- If one message is wrong, none is pushed.
 CREATE FUNCTION pg_temp.try(call text) RETURNS text
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET client_min_messages = warning AS $$
 BEGIN
     EXECUTE 'SELECT count(*) FROM ' || call;
     RAISE SQLSTATE 'OK000';

@@ -20,7 +20,7 @@ GRANT regress_queue_team TO regress_queue_member;
 
 -- The result of a call by this role, which is rolled back.
 CREATE FUNCTION pg_temp.try(role name, call text) RETURNS text
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET client_min_messages = warning AS $$
 DECLARE
     n bigint;
 BEGIN

@@ -48,21 +48,21 @@ SELECT count(*) FROM queue_messages('a');
 SELECT queue_redrive('dead', "limit" => 10000);
 SELECT count(*) FROM queue_messages('a');
 
--- to a target
+-- to a target, which exists
 SELECT pg_temp.kill('c', 2);
+\set VERBOSITY default
+SELECT queue_redrive('dead', 'hopsital');
+\set VERBOSITY sqlstate
+SELECT queue_exists('hopsital'), count(*) FROM queue_dead_letters('dead');
+SELECT queue_create('hospital');
 SELECT queue_redrive('dead', 'hospital');
 SELECT body, claim_count FROM queue_messages('hospital');
 SELECT total FROM queue_stats('c');
 SELECT pg_temp.kill('c', 1);
-SET queue.auto_create = off;
-SELECT queue_redrive('dead', 'nowhere');
-SELECT queue_exists('nowhere');
-SELECT count(*) FROM queue_dead_letters('dead');
 SELECT queue_redrive('dead', 'hospital');
 -- no dead letter is not an error
 SELECT queue_redrive('dead', 'hospital');
 -- the origin was dropped
-RESET queue.auto_create;
 SELECT pg_temp.kill('d', 2);
 SELECT queue_drop('d');
 SET queue.auto_create = off;
@@ -142,13 +142,14 @@ SELECT queue_redrive('e.dead');
 SELECT total FROM queue_stats('e');
 
 -- rolled back
+SELECT queue_create('hospital/2');
 SELECT pg_temp.kill('f', 2);
 BEGIN;
 SELECT queue_redrive('dead', 'hospital/2');
 SELECT count(*) FROM queue_dead_letters('dead');
 ROLLBACK;
 SELECT count(*) FROM queue_dead_letters('dead');
-SELECT queue_exists('hospital/2');
+SELECT total FROM queue_stats('hospital/2');
 BEGIN;
 SAVEPOINT s;
 SELECT queue_redrive('dead', 'hospital/2');
@@ -169,6 +170,17 @@ SELECT queue_redrive('dead', "limit" => 1000);
 SELECT queue_redrive('dead');
 SELECT free, total FROM queue_stats('many');
 RESET queue.max_claim_limit;
+
+-- where they are not: the queue that has them is named, once
+\set VERBOSITY default
+SELECT pg_temp.kill('c', 1);
+SELECT count(*) FROM queue_dead_letters('c');
+SELECT queue_redrive('c');
+SELECT queue_redrive('b', ids => '{1}');
+SELECT count(*) FROM queue_dead_letters('b');
+SELECT queue_redrive('dead') > 0 AS sent, queue_redrive('dead') AS none_left;
+SELECT queue_redrive('unknown');
+\set VERBOSITY sqlstate
 
 -- bounds; an unknown queue has none
 SELECT queue_redrive('unknown');

@@ -44,7 +44,7 @@ CREATE TEMP TABLE patterns (pattern text);
 INSERT INTO patterns VALUES ('a'), ('a.b'), ('a.*'), ('*.b'), ('*'), ('*.*'), ('#'),
     ('a.#'), ('#.b'), ('a.#.b'), ('#.#'), ('#.*'), ('*.#'), ('a.*.#.b'), ('#.b.#'),
     ('a.#.#.b'), ('#.a.#.b.#'), ('ab'), ('a.b.c');
-SELECT bool_and(topic_bind(pattern, pattern_queue)) FROM
+SELECT bool_and(queue_create(pattern_queue)), bool_and(topic_bind(pattern, pattern_queue)) FROM
     (SELECT pattern, 'p.' || translate(pattern, '*#', '_-') AS pattern_queue FROM patterns) AS p;
 SELECT topic, topic_publish(topic, to_jsonb(topic)) FROM unnest(ARRAY['a', 'b', 'ab', 'a.b',
     'b.a', 'a.b.c', 'a.x.b', 'a.b.b', 'a.x.y.b', 'x.a.x.b.x', 'a.b.a.b']) AS topic;
@@ -82,7 +82,7 @@ SELECT body, ttl FROM queue_messages('q2', include_delayed => true);
 SELECT queue_purge('q2'), queue_purge('q');
 
 -- delayed and ready copies, and many, in one call
-SELECT bool_and(topic_bind('many.#', 'many' || g)) FROM generate_series(1, 100) AS g;
+SELECT bool_and(queue_create('many' || g)), bool_and(topic_bind('many.#', 'many' || g)) FROM generate_series(1, 100) AS g;
 SELECT topic_publish('many', to_jsonb(repeat('x', 10000)), group_key => 'g');
 SELECT count(*), min(length(body::text)) FROM queue_data.message
     WHERE project = 'topics' AND queue LIKE 'many%';

@@ -62,7 +62,7 @@
 typedef struct Redrive
 {
 	const Queue *dead;			/* where they are */
-	const char *target;			/* NULL: back to where they came from */
+	const Queue *target;		/* NULL: back to where they came from */
 	int64		marker;			/* the id of the last one that was read */
 	int64		ngone;			/* how many came from a queue that is gone */
 } Redrive;
@@ -270,9 +270,9 @@ get_dead_letter(const ScanRow *row, DeadLetter *letter)
 
 /*
  * Call the callback for the dead letters in a queue with ids from first_id on,
- * at most limit.
+ * at most limit.  Returns whether there are any.
  */
-void
+bool
 dead_letter_list(const Queue *queue, int64 first_id, int limit,
 				 DeadLetterCallback callback, void *arg)
 {
@@ -280,12 +280,13 @@ dead_letter_list(const Queue *queue, int64 first_id, int limit,
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "dead letter",
 												  ALLOCSET_DEFAULT_SIZES);
+	int			left = limit;
 	MessageScan *scan;
 	ScanRow		row;
 
 	segment_push_snapshot();
 	scan = message_scan_begin_list(queue->id, first_id, AccessShareLock);
-	while (limit > 0 && message_scan_next(scan, &row))
+	while (left > 0 && message_scan_next(scan, &row))
 	{
 		MemoryContext old = MemoryContextSwitchTo(context);
 		DeadLetter	letter;
@@ -294,7 +295,7 @@ dead_letter_list(const Queue *queue, int64 first_id, int limit,
 			get_dead_letter(&row, &letter))
 		{
 			callback(&letter, arg);
-			limit--;
+			left--;
 		}
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(context);
@@ -302,6 +303,7 @@ dead_letter_list(const Queue *queue, int64 first_id, int limit,
 	message_scan_end(scan);
 	PopActiveSnapshot();
 	MemoryContextDelete(context);
+	return left < limit;
 }
 
 /* --- Sending dead letters back --- */
@@ -356,7 +358,7 @@ send_letter_back(Redrive *redrive, ScanRow *row, TimestampTz now)
 		message_is_expired(&row->form, now) || origin == NULL)
 		return false;
 	if (redrive->target != NULL)
-		queue_open_or_create(redrive->target, QUEUE_PUSH, &queue);
+		queue = *redrive->target;
 	else if (!open_origin_queue(dead, origin, row->form.created_at, &queue))
 	{
 		redrive->ngone++;
@@ -455,11 +457,11 @@ redrive_all(Redrive *redrive, int limit)
 
 /*
  * Send up to limit dead letters of a queue, these in their order, or if ids is
- * NULL, any, oldest first, to the queue that target names, or if that is NULL,
- * back to where each came from.  Returns their number.
+ * NULL, any, oldest first, to the target, or if that is NULL, back to where
+ * each came from.  Returns their number.
  */
 int64
-dead_letter_redrive(const Queue *queue, const char *target, int limit,
+dead_letter_redrive(const Queue *queue, const Queue *target, int limit,
 					const Datum *ids, int n)
 {
 	Redrive		redrive = {

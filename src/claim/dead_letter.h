@@ -45,9 +45,9 @@ extern bool dead_letter_move(const Queue *queue, MessageTable *table,
 							 HeapTuple tuple, const char *reason);
 
 /* Dead letters in their queue */
-extern void dead_letter_list(const Queue *queue, int64 first_id, int limit,
+extern bool dead_letter_list(const Queue *queue, int64 first_id, int limit,
 							 DeadLetterCallback callback, void *arg);
-extern int64 dead_letter_redrive(const Queue *queue, const char *target,
+extern int64 dead_letter_redrive(const Queue *queue, const Queue *target,
 								 int limit, const Datum *ids, int n);
 
 #endif							/* QUEUE_DEAD_LETTER_H */

@@ -42,6 +42,7 @@
 #include "commands/dead_letter_queue.h"
 #include "commands/queue_cmds.h"
 #include "queue/acl.h"
+#include "queue/missing_queue.h"
 #include "queue/options.h"
 #include "queue/queue_table.h"
 #include "queue/registry.h"
@@ -232,7 +233,10 @@ queue_purge(const char *name)
 	int64		nexpired;
 
 	if (!queue_open(name, QUEUE_PURGE, &queue))
+	{
+		queue_notice_missing(name);
 		return 0;
+	}
 	ndeleted = delete_messages(queue.id, &nexpired);
 	counts_add(queue.id, JOB_EXPIRED, nexpired);
 	return ndeleted;

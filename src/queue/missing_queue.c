@@ -8,7 +8,8 @@
  *	  finds nothing, since it may be created a moment later.  So a misspelled
  *	  name would never be noticed.  A session says so once for each queue: a
  *	  worker that polls must not fill the log.  So it is with a queue that is
- *	  paused, and with results that a queue does not keep.
+ *	  paused, with results that a queue does not keep, and with dead letters
+ *	  that are in another queue.
  *
  * src/queue/missing_queue.c
  *
@@ -102,4 +103,15 @@ queue_notice_result(const char *name)
 		ereport(NOTICE,
 				(errmsg("queue \"%s\" keeps no results", name),
 				 errhint("Results are kept for as long as \"_keep_finished\" in the metadata of the queue says.")));
+}
+
+/* No dead letters were found in this queue: say which one has its own. */
+void
+queue_notice_dead_letters(const Queue *queue)
+{
+	if (queue->dead_queue[0] != '\0' && is_first_notice('d', queue->name))
+		ereport(NOTICE,
+				(errmsg("queue \"%s\" has no dead letters", queue->name),
+				 errhint("Those of its own messages are in queue \"%s\".",
+						 queue->dead_queue)));
 }

@@ -17,5 +17,6 @@ extern bool queue_open_or_notice(const char *name, QueueAccess access,
 								 Queue *queue);
 extern void queue_notice_missing(const char *name);
 extern void queue_notice_result(const char *name);
+extern void queue_notice_dead_letters(const Queue *queue);
 
 #endif							/* QUEUE_MISSING_QUEUE_H */

@@ -731,8 +731,8 @@ queue_open_existing(const char *name, QueueAccess access, Queue *queue)
 }
 
 /*
- * Open a queue as queue_open() does, and create it if it does not exist and
- * the settings allow that.
+ * Open a queue as queue_open() does, and create it, with a notice, if it does
+ * not exist and the settings allow that.
  */
 void
 queue_open_or_create(const char *name, QueueAccess access, Queue *queue)
@@ -748,7 +748,13 @@ queue_open_or_create(const char *name, QueueAccess access, Queue *queue)
 
 	/* Another session may create the queue first, or drop it at once. */
 	while (!queue_open(name, access, queue))
-		queue_insert(name, NULL, GetUserId(), 0);
+		if (queue_insert(name, NULL, GetUserId(), 0))
+			ereport(NOTICE,
+					(errmsg("queue \"%s\" did not exist and was created", name),
+					 *setting_project != '\0' ?
+					 errdetail("The session's project (queue.project) is \"%s\".",
+							   setting_project) : 0,
+					 errhint("If the name is wrong, remove the queue with queue_drop.")));
 }
 
 void

@@ -41,7 +41,7 @@ sub through_pool
 		],
 		'>', \$stdout, '2>', \$stderr);
 	chomp $stdout;
-	return $stdout . $stderr;
+	return $stdout . ClusterTest::without_creation($stderr);
 }
 
 through_pool(
