@@ -179,6 +179,7 @@ SELECT queue_push('at', '1', at => 'infinity');
 SELECT queue_push('at', '1', delay => 0, at => now());
 SELECT queue_post('at', '[{"body": 1, "at": "2020-01-01", "delay": 1}]');
 SELECT queue_post('at', '[{"body": 1, "at": 1}]');
+SELECT queue_post('at', '[{"body": 0}, {"body": 1, "at": "nonsense"}]');
 SELECT queue_push('at', '1', dedup => 'unfinished');
 SELECT queue_push('at', '1', dedup_for => 5);
 SELECT queue_push('at', '1', dedup_key => 'k', dedup => 'never');

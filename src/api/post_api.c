@@ -287,6 +287,7 @@ push_to_queues(Post *post)
 		Queue		queue;
 
 		CHECK_FOR_INTERRUPTS();
+		post->number = places[begin] + 1;
 		queue_open_or_create(name, QUEUE_PUSH, &queue);
 		for (end = begin; end < n &&
 			 strcmp(post->queues[places[end]], name) == 0; end++)

@@ -168,8 +168,8 @@ get_batch_args(FunctionCallInfo fcinfo, int batch, NewMessage *message)
 		message->batch = push_batch_id(PG_GETARG_INT64(batch));
 	if (!PG_ARGISNULL(after))
 		message->after = push_batch_id(PG_GETARG_INT64(after));
-	message->after_success = !PG_ARGISNULL(success) &&
-		PG_GETARG_BOOL(success);
+	message->after_success =
+		DatumGetBool(arg_required(fcinfo, success, "after_success"));
 }
 
 /*
@@ -441,9 +441,9 @@ set_group_keys(ArrayType *array, NewMessage *messages, int n)
  * returns bigint[]
  *
  * Pushes one message for each body, all or nothing; ttl, delay and priority
- * are as for queue_push and hold for all of them, as do batch, after and
- * after_success.  group_keys has the group
- * key of each message.  At most queue.max_push_count.
+ * are as for queue_push and hold for all of them, as do batch, after,
+ * after_success and at.  group_keys has the group key of each message.  At
+ * most queue.max_push_count.
  *
  * Result: the ids, in the order of the bodies.
  * Errors: as queue_push; 22004 also for a NULL among the bodies, 22023 if
