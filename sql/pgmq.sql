@@ -218,6 +218,8 @@ SELECT claim_release('given', claim_id) FROM queue_claim('given');
 SELECT read_ct FROM pgmq.q_given;
 SELECT read_ct FROM pgmq.read('given', 0, 1);
 SELECT claim_count FROM queue_messages('given');
+SELECT pgmq.archive('given', msg_id) FROM pgmq.q_given;
+SELECT read_ct, message FROM pgmq.a_given;
 
 -- A queue of other clients becomes one of pgmq
 SELECT queue_push('old', '1', priority => 3) IS NOT NULL,

@@ -314,3 +314,72 @@ BEGIN
     ORDER BY t.place;
 END
 $$;
+
+--
+-- The archive: a claim that gave the message back was no attempt, but it was read
+--
+
+CREATE OR REPLACE FUNCTION pgmq._archived(queue_name text)
+RETURNS TABLE (msg_id bigint, read_ct integer, enqueued_at timestamptz,
+               last_read_at timestamptz, archived_at timestamptz,
+               vt timestamptz, message jsonb, headers jsonb)
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    f record;
+    n integer;
+    marker bigint;
+    kept jsonb;
+BEGIN
+    LOOP
+        n := 0;
+        FOR f IN SELECT *
+                 FROM pgmq._queue_finished(_archived.queue_name, marker, 10000,
+                                           'completed')
+        LOOP
+            n := n + 1;
+            marker := f.id;
+            CONTINUE WHEN NOT f.result ? 'pgmq' IS TRUE;
+            kept := f.result -> 'pgmq';
+            msg_id := pgmq._msg_id(_archived.queue_name, f.id);
+
+            -- Before version 2.0 all reads were attempts.
+            read_ct := COALESCE((kept -> 'read_ct')::integer, f.attempts);
+            enqueued_at := f.pushed_at;
+            last_read_at := kept ->> 'last_read_at';
+            archived_at := f.finished_at;
+            vt := kept ->> 'vt';
+            message := NULLIF(f.body, 'null');
+            headers := NULLIF(kept -> 'headers', 'null');
+            RETURN NEXT;
+        END LOOP;
+        EXIT WHEN n < 10000;
+    END LOOP;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgmq.archive(queue_name text, msg_ids bigint[])
+RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    q text := pgmq._name(queue_name);
+    ids bigint[];
+    results jsonb[];
+BEGIN
+    SELECT array_agg(l.msg_id ORDER BY l.place),
+           array_agg(jsonb_build_object('pgmq', jsonb_build_object(
+               'headers', l.headers, 'read_ct', l.read_ct,
+               'last_read_at', l.last_read_at, 'vt', l.vt)) ORDER BY l.place)
+    INTO ids, results
+    FROM pgmq._list(q, pgmq._in_order(msg_ids), NULL, NULL, false)
+         WITH ORDINALITY AS l (msg_id, read_ct, enqueued_at, last_read_at, vt,
+                               message, headers, place);
+    IF ids IS NULL THEN
+        RETURN;
+    END IF;
+    RETURN QUERY SELECT unnest(pgmq._delete(q, ids, results));
+    IF FOUND AND pgmq._notifies(pgmq._name(queue_name)) THEN
+        PERFORM pgmq._notify('DELETE', q);
+    END IF;
+END
+$$;
