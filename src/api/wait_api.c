@@ -102,7 +102,7 @@ check_may_wait(FunctionCallInfo fcinfo, const char *function)
  * CALL queue_wait(q text, timeout_ms int, INOUT ready boolean = NULL)
  *
  * Waits until queue q has something to claim, at most timeout_ms
- * milliseconds; 0 checks once.
+ * milliseconds; 0 checks once.  It has no wait without end.
  *
  * Result: ready: whether it has.  Another session may be quicker to claim it.
  * Errors: 22004 and 22023 arguments, 42501 no right to claim, 25006 read-only,
