@@ -218,3 +218,26 @@ counters_read(int32 queue_id, CounterRow *row)
 			if (IS_HIGHBIT_SET(*c))
 				*c = '?';
 }
+
+/*
+ * Returns the ids of the queues for which counters_read() may find an error,
+ * in ascending order.
+ */
+List *
+counters_with_errors(void)
+{
+	const CountRecord *record;
+	List	   *ids = NIL;
+	QueueError	error;
+	int			from = 0;
+
+	/* Before the rows, as in counters_read() */
+	while (error_state_next(&from, &error))
+		ids = lappend_int(ids, error.queue_id);
+	ids = list_concat(ids, counters_table_with_errors());
+	for (int i = 0; (record = counts_record(i)) != NULL; i++)
+		if (record->error != NULL)
+			ids = lappend_int(ids, record->queue_id);
+	list_sort(ids, list_int_cmp);
+	return ids;
+}

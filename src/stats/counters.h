@@ -17,6 +17,7 @@ extern void counters_init(void);
 /* Counting (see also counts.h), and reading what was counted */
 extern void counters_set_error(int32 queue_id, const char *error);
 extern void counters_read(int32 queue_id, CounterRow *row);
+extern List *counters_with_errors(void);
 
 /* For the worker: moving counts and errors to the table */
 extern bool counters_are_pending(void);

@@ -329,3 +329,25 @@ counters_table_read(CounterRow *row)
 	index_close(index, AccessShareLock);
 	table_close(rel, AccessShareLock);
 }
+
+/* Returns the ids of the queues whose rows have an error. */
+List *
+counters_table_with_errors(void)
+{
+	Relation	rel = catalog_open(CATALOG_JOB_COUNTER, AccessShareLock, NULL);
+	RowScan		scan;
+	HeapTuple	tuple;
+	List	   *ids = NIL;
+
+	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!heap_attisnull(tuple, Anum_job_counter_last_error, NULL))
+			ids = lappend_int(ids,
+							  ((CounterForm *) GETSTRUCT(tuple))->queue_id);
+	}
+	row_scan_end(&scan);
+	table_close(rel, AccessShareLock);
+	return ids;
+}

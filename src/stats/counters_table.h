@@ -12,6 +12,8 @@
 
 #include "access/tupdesc.h"
 
+#include "nodes/pg_list.h"
+
 #include "catalog/tables.h"
 
 /* What is to be added to the row of a queue */
@@ -42,5 +44,6 @@ typedef struct CounterRow
 
 extern bool counters_table_add(CounterAddition *add);
 extern void counters_table_read(CounterRow *row);
+extern List *counters_table_with_errors(void);
 
 #endif							/* QUEUE_COUNTERS_TABLE_H */

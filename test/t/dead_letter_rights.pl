@@ -243,6 +243,9 @@ is(as('rival', q{SELECT queue_create('w')}), 't', 'a rival creates it anew');
 is(as('ann', q{SELECT queue_redrive('w.dead')}),
 	'0', 'dead letters do not go there by themselves');
 is(value(q{SELECT total FROM queue_stats('w')}), '0', 'none has');
+is(as('ann', q{SELECT queue_redrive('w.dead', 'elsewhere')}),
+	'42704', 'nor to a target that does not exist');
+is(as('ann', q{SELECT queue_create('elsewhere')}), 't', 'it is created');
 is(as('ann', q{SELECT queue_redrive('w.dead', 'elsewhere')}), '1', 'to a target');
 is(as('rival', q{SELECT queue_drop('w')}), 't', 'gone again');
 is(as('ann', q{SELECT queue_create('w', '{"_max_claim_count": 1}')}), 't', 'w');
