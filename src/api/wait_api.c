@@ -240,7 +240,7 @@ put_all_ready(FunctionCallInfo fcinfo)
 	Queue		queue;
 	MessageTables tables = {0};
 	int			n;
-	QueueEntry *queues = queue_list_claimable(&n);
+	QueueEntry *queues = queue_list_readable(&n);
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "a queue that is probed",
 												  ALLOCSET_DEFAULT_SIZES);

@@ -433,14 +433,17 @@ claim_from_queues(const char **names, int n, const ClaimTerms *terms,
 	if (names == NULL)
 	{
 		QueueEntry *queues;
+		int			nqueues;
 
 		if (claim_by_flags(&attempt))
 			return;
-		queues = queue_list_claimable(&n);
-		names = palloc_extended(Max(n, 1) * sizeof(char *),
+		queues = queue_list_readable(&nqueues);
+		names = palloc_extended(Max(nqueues, 1) * sizeof(char *),
 								MCXT_ALLOC_HUGE);
-		for (int i = 0; i < n; i++)
-			names[i] = queues[i].name;
+		n = 0;
+		for (int i = 0; i < nqueues; i++)
+			if (!queues[i].paused)
+				names[n++] = queues[i].name;
 	}
 
 	/* Sessions that start at the same time begin with different queues. */

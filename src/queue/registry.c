@@ -84,10 +84,9 @@ static bool read_queue(const char *name, Queue *queue, QueueAcl *acl,
 					   uint64 *generation, bool *can_be_cached);
 static bool look_up_queue(const char *name, Queue *queue, QueueAcl *acl,
 						  uint64 *generation);
-static bool row_is_claimable(Relation rel, HeapTuple tuple,
-							 const char *of_project, char *project,
-							 char *name, QueueAcl *acl);
-static bool is_claimable_here(Relation rel, HeapTuple tuple, void *arg);
+static bool row_is_readable(Relation rel, HeapTuple tuple,
+							const char *project, const char *name,
+							QueueAcl *acl);
 static bool is_readable_here(Relation rel, HeapTuple tuple, void *arg);
 static QueueResult read_claimable(int32 id, const char *of_project,
 								  char *project, char *name, Queue *queue);
@@ -346,37 +345,18 @@ queue_find_as(const char *name, Oid role, QueueAccess access, Queue *queue)
 }
 
 /*
- * Returns whether the current role may claim from the queue with this row,
- * and that is of this project, or of any if that is NULL, here, and not
- * paused.  Sets its names, in buffers as for queue_table_names(), and if it
- * returns true, the ACL.  We do not read the metadata, because it may be
- * long, and reading that of queues that the role may not use would slow it
- * down.
+ * Returns whether the current role may claim from the queue with this row and
+ * these names, and it is here.  Sets the ACL.  We do not read the metadata,
+ * because it may be long, and reading that of queues that the role may not use
+ * would slow it down.
  */
 static bool
-row_is_claimable(Relation rel, HeapTuple tuple, const char *of_project,
-				 char *project, char *name, QueueAcl *acl)
+row_is_readable(Relation rel, HeapTuple tuple, const char *project,
+				const char *name, QueueAcl *acl)
 {
-	bool		paused;
-
-	queue_table_names(rel, tuple, project, name, &paused);
-	if (paused || (of_project != NULL && strcmp(project, of_project) != 0))
-		return false;
 	acl_load(rel, tuple, true, acl);
-	return acl_allows(acl, GetUserId(), QUEUE_CLAIM) &&
+	return acl_allows(acl, GetUserId(), QUEUE_READ) &&
 		shard_is_local(project, name);
-}
-
-/* Filter of queue_all(), for the session's project */
-static bool
-is_claimable_here(Relation rel, HeapTuple tuple, void *arg)
-{
-	char		project[QUEUE_PROJECT_LENGTH + 1];
-	char		name[QUEUE_NAME_LENGTH + 1];
-	QueueAcl	acl;
-
-	return row_is_claimable(rel, tuple, setting_project, project, name,
-							&acl);
 }
 
 /* Read the row of a queue for find_claimable(). */
@@ -389,10 +369,16 @@ read_claimable(int32 id, const char *of_project, char *project, char *name,
 	HeapTuple	tuple = queue_table_fetch_by_id(rel, id, true);
 	QueueResult result = QUEUE_MISSING;
 	QueueAcl	acl;
+	bool		paused;
 
 	if (HeapTupleIsValid(tuple))
-		result = row_is_claimable(rel, tuple, of_project, project, name,
-								  &acl) ? QUEUE_OK : QUEUE_DENIED;
+	{
+		queue_table_names(rel, tuple, project, name, &paused);
+		result = !paused &&
+			(of_project == NULL || strcmp(project, of_project) == 0) &&
+			row_is_readable(rel, tuple, project, name, &acl) ?
+			QUEUE_OK : QUEUE_DENIED;
+	}
 	if (result == QUEUE_OK && queue != NULL)
 	{
 		queue_table_load(rel, tuple, queue);
@@ -434,8 +420,9 @@ cached_is_claimable(int32 id, const char *of_project, char *project,
 
 /*
  * Find a queue by its id.  Returns QUEUE_OK if the current role may claim from
- * it, by the rules of row_is_claimable(); then sets its names, and *queue
- * unless that is NULL.
+ * it, it is of this project, or of any if that is NULL, here, and not paused;
+ * then sets its names, in buffers as for queue_table_names(), and *queue unless
+ * that is NULL.
  */
 static QueueResult
 find_claimable(int32 id, const char *of_project, char *project, char *name,
@@ -480,16 +467,6 @@ queue_find_in_projects(int32 id, char *project, Queue *queue)
 	return find_claimable(id, NULL, project, name, queue) == QUEUE_OK;
 }
 
-/*
- * List the queues of the session's project that the current role may claim
- * from.  Reads each row of the project, but no metadata.
- */
-QueueEntry *
-queue_list_claimable(int *n)
-{
-	return queue_all(setting_project, is_claimable_here, NULL, n);
-}
-
 /* Filter of queue_all(), for the session's project */
 static bool
 is_readable_here(Relation rel, HeapTuple tuple, void *arg)
@@ -500,12 +477,14 @@ is_readable_here(Relation rel, HeapTuple tuple, void *arg)
 	QueueAcl	acl;
 
 	queue_table_names(rel, tuple, project, name, &paused);
-	acl_load(rel, tuple, true, &acl);
-	return acl_allows(&acl, GetUserId(), QUEUE_READ) &&
-		shard_is_local(project, name);
+	return row_is_readable(rel, tuple, project, name, &acl);
 }
 
-/* As queue_list_claimable(), with those that are paused. */
+/*
+ * List the queues of the session's project that the current role may claim
+ * from, and those that are paused, too.  Reads each row of the project, but no
+ * metadata.
+ */
 QueueEntry *
 queue_list_readable(int *n)
 {
@@ -514,7 +493,7 @@ queue_list_readable(int *n)
 
 /*
  * Returns whether a role may see what runs in a queue.  Like
- * row_is_claimable(), this does not read the metadata.
+ * row_is_readable(), this does not read the metadata.
  */
 bool
 queue_may_inspect(int32 id, Oid role)
