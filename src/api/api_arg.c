@@ -42,6 +42,15 @@ api_check_can_write(const char *function)
 	PreventCommandDuringRecovery(function);
 }
 
+/* Returns whether a function has put rows into its result. */
+bool
+api_has_rows(FunctionCallInfo fcinfo)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	return tuplestore_tuple_count(rsinfo->setResult) > 0;
+}
+
 /*
  * A function has read from a queue without a lock, and has put what it has
  * found into its result.  Raise an error if the queue has left, as
@@ -50,9 +59,7 @@ api_check_can_write(const char *function)
 void
 api_check_left(FunctionCallInfo fcinfo, const char *name)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-
-	queue_check_left(name, tuplestore_tuple_count(rsinfo->setResult) > 0);
+	queue_check_left(name, api_has_rows(fcinfo));
 }
 
 /*

@@ -19,6 +19,7 @@
 #include "storage/claim_id.h"
 
 extern void api_check_can_write(const char *function);
+extern bool api_has_rows(FunctionCallInfo fcinfo);
 extern void api_check_left(FunctionCallInfo fcinfo, const char *name);
 extern void api_notice_no_worker(const char *effect);
 extern TriggerData *api_check_trigger(FunctionCallInfo fcinfo,

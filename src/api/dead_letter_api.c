@@ -15,6 +15,7 @@
 #include "api/api_arg.h"
 #include "api/api_row.h"
 #include "claim/dead_letter.h"
+#include "queue/message_list.h"
 #include "queue/missing_queue.h"
 #include "queue/registry.h"
 #include "util/args.h"
@@ -23,24 +24,28 @@
 PG_FUNCTION_INFO_V1(sql_queue_dead_letters);
 PG_FUNCTION_INFO_V1(sql_queue_redrive);
 
-static void put_dead_letter(const DeadLetter *letter, void *arg);
+static bool put_dead_letter(const ScanRow *message, TimestampTz now, void *arg);
 
-/* Callback of dead_letter_list(): return one row. */
-static void
-put_dead_letter(const DeadLetter *letter, void *arg)
+/* Callback of message_list_each(): return the row of a dead letter. */
+static bool
+put_dead_letter(const ScanRow *message, TimestampTz now, void *arg)
 {
+	DeadLetter	letter;
 	ApiRow		row = {0};
 
-	api_row_add(&row, Int64GetDatum(letter->id));
-	api_row_add(&row, JsonbPGetDatum(letter->body));
-	api_row_add_text(&row, letter->origin_queue);
-	api_row_add_or_null(&row, Int64GetDatum(letter->origin_id),
-						!letter->has_origin_id);
-	api_row_add_text(&row, letter->reason);
-	api_row_add_text(&row, letter->last_error);
-	api_row_add(&row, Int32GetDatum(letter->claim_count));
-	api_row_add(&row, TimestampTzGetDatum(letter->died_at));
+	if (!dead_letter_get(message, &letter))
+		return false;
+	api_row_add(&row, Int64GetDatum(letter.id));
+	api_row_add(&row, JsonbPGetDatum(letter.body));
+	api_row_add_text(&row, letter.origin_queue);
+	api_row_add_or_null(&row, Int64GetDatum(letter.origin_id),
+						!letter.has_origin_id);
+	api_row_add_text(&row, letter.reason);
+	api_row_add_text(&row, letter.last_error);
+	api_row_add(&row, Int32GetDatum(letter.claim_count));
+	api_row_add(&row, TimestampTzGetDatum(letter.died_at));
 	api_row_put(&row, arg);
+	return true;
 }
 
 /*
@@ -62,16 +67,19 @@ Datum
 sql_queue_dead_letters(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "q");
-	int			limit = arg_check_list_limit(arg_int(fcinfo, 1, "limit"));
-	int64		first_id = PG_INT64_MIN;
+	MessageFilter filter = ALL_MESSAGES;
 	Queue		queue;
 
+	filter.limit = arg_check_list_limit(arg_int(fcinfo, 1, "limit"));
 	if (!PG_ARGISNULL(2))
-		first_id = Min(PG_GETARG_INT64(2), PG_INT64_MAX - 1) + 1;
+		filter.first_id = Min(PG_GETARG_INT64(2), PG_INT64_MAX - 1) + 1;
 	InitMaterializedSRF(fcinfo, 0);
-	if (queue_open_or_notice(name, QUEUE_READ, &queue) &&
-		!dead_letter_list(&queue, first_id, limit, put_dead_letter, fcinfo))
-		queue_notice_dead_letters(&queue);
+	if (queue_open_or_notice(name, QUEUE_READ, &queue))
+	{
+		(void) message_list_each(&queue, &filter, put_dead_letter, fcinfo);
+		if (!api_has_rows(fcinfo))
+			queue_notice_dead_letters(&queue);
+	}
 	api_check_left(fcinfo, name);
 	return (Datum) 0;
 }

@@ -52,21 +52,19 @@ sql_queue_messages(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "q");
 	int64		marker = PG_ARGISNULL(1) ? PG_INT64_MIN : PG_GETARG_INT64(1);
-	MessageFilter filter;
+	MessageFilter filter = ALL_MESSAGES;
 	Queue		queue;
 	MessageResult result;
 
-	filter.first_id = PG_ARGISNULL(1) ? marker : marker + 1;
-	filter.limit = arg_int(fcinfo, 2, "limit");
+	if (!PG_ARGISNULL(1))
+		filter.first_id = marker + 1;
+	filter.limit = arg_check_list_limit(arg_int(fcinfo, 2, "limit"));
 	filter.own = DatumGetBool(arg_required(fcinfo, 3, "echo"));
 	filter.states = STATE_FREE;
 	if (DatumGetBool(arg_required(fcinfo, 4, "include_claimed")))
 		filter.states |= STATE_CLAIMED | STATE_CANCELED;
 	if (DatumGetBool(arg_required(fcinfo, 5, "include_delayed")))
 		filter.states |= STATE_DELAYED | STATE_WAITING;
-	filter.read_max = INT_MAX;
-	filter.limit = arg_check_list_limit(filter.limit);
-	filter.body = NULL;
 
 	api_begin_messages(fcinfo, &result);
 	if (queue_open_or_notice(name, QUEUE_READ, &queue) && marker < PG_INT64_MAX)
@@ -119,13 +117,7 @@ sql_queue_browse(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "q");
 	int64		marker = PG_ARGISNULL(3) ? 0 : PG_GETARG_INT64(3);
-	MessageFilter filter = {
-		.limit = arg_check_list_limit(arg_int(fcinfo, 4, "limit")),
-		.read_max = BROWSE_MAX,
-		.states = get_states(fcinfo, 1),
-		.own = true,
-		.body = PG_ARGISNULL(2) ? NULL : PG_GETARG_JSONB_P(2)
-	};
+	MessageFilter filter = ALL_MESSAGES;
 	Queue		queue;
 	MessageResult result;
 	ApiRow		row = {0};
@@ -133,6 +125,11 @@ sql_queue_browse(PG_FUNCTION_ARGS)
 
 	/* Ids are above 0. */
 	filter.first_id = Min(Max(marker, 0), PG_INT64_MAX - 1) + 1;
+	filter.limit = arg_check_list_limit(arg_int(fcinfo, 4, "limit"));
+	filter.read_max = BROWSE_MAX;
+	filter.states = get_states(fcinfo, 1);
+	if (!PG_ARGISNULL(2))
+		filter.body = PG_GETARG_JSONB_P(2);
 	api_begin_messages(fcinfo, &result);
 	if (queue_open_or_notice(name, QUEUE_READ, &queue) &&
 		(last = message_list(&queue, &filter, &result)) != 0)

@@ -262,19 +262,17 @@ Datum
 sql_visibility_list(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "queue_name");
-	MessageFilter filter = {
-		.first_id = PG_INT64_MIN,
-		.limit = INT_MAX,
-		.read_max = INT_MAX,
-		.states = PG_ARGISNULL(3) ? ALL_MESSAGE_STATES : STATE_FREE,
-		.own = true,
-		.body = PG_ARGISNULL(2) ? NULL : PG_GETARG_JSONB_P(2)
-	};
+	MessageFilter filter = ALL_MESSAGES;
 	MessageResult result;
 	Queue		queue;
 
+	if (!PG_ARGISNULL(2))
+		filter.body = PG_GETARG_JSONB_P(2);
 	if (!PG_ARGISNULL(3))
+	{
+		filter.states = STATE_FREE;
 		filter.limit = arg_check_list_limit(PG_GETARG_INT32(3));
+	}
 	api_begin_messages(fcinfo, &result);
 	result.no_bodies = !DatumGetBool(arg_required(fcinfo, 4, "bodies"));
 	open_queue(name, QUEUE_READ, &queue);

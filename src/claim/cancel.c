@@ -40,11 +40,11 @@
 #include "push/dedup.h"
 #include "queue/finished.h"
 #include "queue/group.h"
+#include "queue/message_list.h"
 #include "storage/attributes.h"
 #include "storage/batches.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
-#include "storage/message_scan.h"
 #include "storage/row.h"
 #include "storage/segment.h"
 #include "util/xact.h"
@@ -81,11 +81,11 @@ static bool try_cancel(const Queue *queue, int64 id, const char *reason,
 					   CancelResult *result, DedupEntry **entry);
 static CancelResult cancel_one(const Queue *queue, int64 id,
 							   const char *reason, DedupEntry **entry);
+static CancelList list_create(void);
 static void list_add(CancelList *list, int32 queue_id, int64 id);
 static int	compare_keys(const void *a, const void *b);
 static int64 cancel_listed(const Queue *queue, CancelList *list);
-static bool find_matches(const Queue *queue, Jsonb *filter, int64 *marker,
-						 CancelList *list);
+static bool add_match(const ScanRow *row, TimestampTz now, void *arg);
 static bool add_member(MessageTable *table, TupleTableSlot *slot, void *arg);
 static void find_members(int64 batch, CancelList *list);
 
@@ -232,15 +232,23 @@ cancel_message(const Queue *queue, int64 id, const char *reason)
 
 /* --- Many messages --- */
 
+static CancelList
+list_create(void)
+{
+	CancelList	list = {.size = 64};
+
+	list.keys = palloc(list.size * sizeof(CancelKey));
+	return list;
+}
+
 static void
 list_add(CancelList *list, int32 queue_id, int64 id)
 {
 	if (list->n == list->size)
 	{
-		list->size = Max(2 * list->size, 64);
-		list->keys = list->keys == NULL ?
-			palloc(list->size * sizeof(CancelKey)) :
-			repalloc_huge(list->keys, list->size * sizeof(CancelKey));
+		list->size *= 2;
+		list->keys = repalloc_huge(list->keys,
+								   list->size * sizeof(CancelKey));
 	}
 	list->keys[list->n].queue_id = queue_id;
 	list->keys[list->n++].id = id;
@@ -329,58 +337,36 @@ cancel_listed(const Queue *queue, CancelList *list)
 int64
 cancel_messages(const Queue *queue, Datum *ids, int n)
 {
-	CancelList	list = {0};
+	CancelList	list = list_create();
 
 	for (int i = 0; i < n; i++)
 		list_add(&list, queue->id, DatumGetInt64(ids[i]));
 	return cancel_listed(queue, &list);
 }
 
-/*
- * Add the messages with bodies that contain the filter, and ids above *marker,
- * which is advanced.  Returns whether there are more.
- */
+/* Callback of message_list_each() */
 static bool
-find_matches(const Queue *queue, Jsonb *filter, int64 *marker,
-			 CancelList *list)
+add_match(const ScanRow *row, TimestampTz now, void *arg)
 {
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "message body",
-												  ALLOCSET_DEFAULT_SIZES);
-	MessageScan *scan;
-	ScanRow		row;
-	int			scanned = 0;
-	bool		more;
-
-	segment_push_snapshot();
-	scan = message_scan_begin_list(queue->id, *marker + 1, AccessShareLock);
-	while ((more = message_scan_next(scan, &row)) && scanned < SCAN_AT_ONCE)
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (message_row_contains(RelationGetDescr(row.table->heap), row.tuple,
-								 filter, context))
-			list_add(list, queue->id, row.form.id);
-		*marker = row.form.id;
-		scanned++;
-	}
-	message_scan_end(scan);
-	PopActiveSnapshot();
-	MemoryContextDelete(context);
-	return more;
+	list_add(arg, row->form.queue_id, row->form.id);
+	return true;
 }
 
 /*
- * Cancel the messages whose bodies contain the filter.  Returns how many there
- * were.  None is locked while the queue is read.
+ * Cancel the messages whose bodies contain this.  Returns how many there were.
+ * None is locked while the queue is read.
  */
 int64
-cancel_where(const Queue *queue, Jsonb *filter)
+cancel_where(const Queue *queue, Jsonb *part)
 {
-	CancelList	list = {0};
-	int64		marker = 0;
+	CancelList	list = list_create();
+	MessageFilter filter = ALL_MESSAGES;
+	int64		last;
 
-	while (find_matches(queue, filter, &marker, &list))
-		;
+	filter.body = part;
+	filter.read_max = SCAN_AT_ONCE;
+	while ((last = message_list_each(queue, &filter, add_match, &list)) != 0)
+		filter.first_id = last + 1;
 	return cancel_listed(queue, &list);
 }
 
@@ -417,7 +403,7 @@ find_members(int64 batch, CancelList *list)
 int64
 cancel_batch(int64 batch)
 {
-	CancelList	list = {0};
+	CancelList	list = list_create();
 	int64		canceled;
 	int			nest_level = NewGUCNestLevel();
 

@@ -75,7 +75,6 @@ static void fill_moved_message(NewMessage *message, TupleDesc desc,
 static Jsonb *form_letter_attributes(const Queue *queue, HeapTuple tuple,
 									 TupleDesc desc, const char *reason,
 									 int claim_count);
-static bool get_dead_letter(const ScanRow *row, DeadLetter *letter);
 static bool open_origin_queue(const Queue *dead, const char *name,
 							  TimestampTz died_at, Queue *origin);
 static bool send_letter_back(Redrive *redrive, ScanRow *row, TimestampTz now);
@@ -240,11 +239,11 @@ dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	return true;
 }
 
-/* --- Listing dead letters --- */
+/* --- Reading dead letters --- */
 
 /* Read a dead letter.  Returns false if the message is none. */
-static bool
-get_dead_letter(const ScanRow *row, DeadLetter *letter)
+bool
+dead_letter_get(const ScanRow *row, DeadLetter *letter)
 {
 	TupleDesc	desc = RelationGetDescr(row->table->heap);
 	Jsonb	   *attributes = attributes_of(desc, row->tuple);
@@ -266,44 +265,6 @@ get_dead_letter(const ScanRow *row, DeadLetter *letter)
 		letter->claim_count = (int) claim_count;
 	letter->died_at = row->form.created_at;
 	return true;
-}
-
-/*
- * Call the callback for the dead letters in a queue with ids from first_id on,
- * at most limit.  Returns whether there are any.
- */
-bool
-dead_letter_list(const Queue *queue, int64 first_id, int limit,
-				 DeadLetterCallback callback, void *arg)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "dead letter",
-												  ALLOCSET_DEFAULT_SIZES);
-	int			left = limit;
-	MessageScan *scan;
-	ScanRow		row;
-
-	segment_push_snapshot();
-	scan = message_scan_begin_list(queue->id, first_id, AccessShareLock);
-	while (left > 0 && message_scan_next(scan, &row))
-	{
-		MemoryContext old = MemoryContextSwitchTo(context);
-		DeadLetter	letter;
-
-		if (!message_is_expired(&row.form, now) &&
-			get_dead_letter(&row, &letter))
-		{
-			callback(&letter, arg);
-			left--;
-		}
-		MemoryContextSwitchTo(old);
-		MemoryContextReset(context);
-	}
-	message_scan_end(scan);
-	PopActiveSnapshot();
-	MemoryContextDelete(context);
-	return left < limit;
 }
 
 /* --- Sending dead letters back --- */

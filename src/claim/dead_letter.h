@@ -15,6 +15,7 @@
 
 #include "catalog/message_table.h"
 #include "queue/registry.h"
+#include "storage/message_scan.h"
 
 /* A dead letter as queue_dead_letters shows it */
 typedef struct DeadLetter
@@ -30,9 +31,6 @@ typedef struct DeadLetter
 	TimestampTz died_at;
 } DeadLetter;
 
-/* Called for each dead letter, in a memory context that is reset after it */
-typedef void (*DeadLetterCallback) (const DeadLetter *letter, void *arg);
-
 /* Reasons why a message becomes a dead letter */
 #define DEAD_LETTER_CLAIM_COUNT	"max_claim_count"
 #define DEAD_LETTER_BATCH		"batch"
@@ -45,8 +43,7 @@ extern bool dead_letter_move(const Queue *queue, MessageTable *table,
 							 HeapTuple tuple, const char *reason);
 
 /* Dead letters in their queue */
-extern bool dead_letter_list(const Queue *queue, int64 first_id, int limit,
-							 DeadLetterCallback callback, void *arg);
+extern bool dead_letter_get(const ScanRow *row, DeadLetter *letter);
 extern int64 dead_letter_redrive(const Queue *queue, const Queue *target,
 								 int limit, const Datum *ids, int n);
 

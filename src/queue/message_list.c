@@ -32,8 +32,20 @@
 #include "storage/segment.h"
 #include "util/settings.h"
 
+/* A list that goes to a result */
+typedef struct ResultList
+{
+	const Queue *queue;
+	MessageResult *result;
+}			ResultList;
+
 static bool row_is_own(const ScanRow *row);
 static MessageState row_state(const ScanRow *row, TimestampTz now);
+static bool body_contains(const ScanRow *row, Jsonb *part);
+static bool passes_filter(const ScanRow *row, const MessageFilter *filter,
+						  TimestampTz now);
+static bool add_to_result(const ScanRow *row, TimestampTz now, void *arg);
+static bool count_message(const ScanRow *row, TimestampTz now, void *arg);
 static void add_found(const Queue *queue, MessageTable *table,
 					  TupleTableSlot *slot, TimestampTz now,
 					  MessageResult *result);
@@ -62,55 +74,95 @@ row_state(const ScanRow *row, TimestampTz now)
 						 &row->form, now);
 }
 
+/* Returns whether the body of a message contains this. */
+static bool
+body_contains(const ScanRow *row, Jsonb *part)
+{
+	bool		isnull;
+	Datum		body = heap_getattr(row->tuple, Anum_message_body,
+									RelationGetDescr(row->table->heap),
+									&isnull);
+
+	return DatumGetBool(DirectFunctionCall2(jsonb_contains, body,
+											JsonbPGetDatum(part)));
+}
+
+/* Returns whether a message, which has not expired, passes the filter. */
+static bool
+passes_filter(const ScanRow *row, const MessageFilter *filter,
+			  TimestampTz now)
+{
+	return (filter->states & row_state(row, now)) != 0 &&
+		(filter->own || !row_is_own(row)) &&
+		(filter->body == NULL || body_contains(row, filter->body));
+}
+
 /*
- * Add the messages that pass the filter to the result, ordered by id.  Returns
- * the id of the last message that was read, if there are others after so many;
- * otherwise 0.
+ * Call the callback for the messages that pass the filter, ordered by id, up
+ * to the limit of those for which it returns true.  Returns the id of the last
+ * message that was read, if there are others after so many; otherwise 0.
  */
 int64
-message_list(const Queue *queue, const MessageFilter *filter,
-			 MessageResult *result)
+message_list_each(const Queue *queue, const MessageFilter *filter,
+				  MessageCallback callback, void *arg)
 {
+	/* What is allocated for a message is freed before the next one. */
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "a message of a list",
+												  ALLOCSET_DEFAULT_SIZES);
 	TimestampTz now = GetCurrentTimestamp();
-	int			left = filter->limit;
-	int			nread = 0;
+	int64		left = filter->limit;
+	int64		nread = 0;
 	int64		last = 0;
 	bool		cut = false;
-	MemoryContext context = NULL;
 	MessageScan *scan;
 	ScanRow		row;
 
-	if (filter->body != NULL)
-		context = AllocSetContextCreate(CurrentMemoryContext, "message body",
-										ALLOCSET_DEFAULT_SIZES);
 	segment_push_snapshot();
 	scan = message_scan_begin_list(queue->id, filter->first_id,
 								   AccessShareLock);
 	while (left > 0 && message_scan_next(scan, &row))
 	{
+		MemoryContext old;
+
 		CHECK_FOR_INTERRUPTS();
 		cut = nread++ == filter->read_max;
 		if (cut)
 			break;
 		last = row.form.id;
-		if (!message_is_expired(&row.form, now) &&
-			(filter->states & row_state(&row, now)) != 0 &&
-			(filter->own || !row_is_own(&row)) &&
-			(filter->body == NULL ||
-			 message_row_contains(RelationGetDescr(row.table->heap),
-								  row.tuple, filter->body, context)))
-		{
-			message_result_add(result, queue,
-							   RelationGetDescr(row.table->heap), row.tuple,
-							   now);
+		if (message_is_expired(&row.form, now))
+			continue;
+		old = MemoryContextSwitchTo(context);
+		if (passes_filter(&row, filter, now) && callback(&row, now, arg))
 			left--;
-		}
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(context);
 	}
 	message_scan_end(scan);
 	PopActiveSnapshot();
-	if (context != NULL)
-		MemoryContextDelete(context);
+	MemoryContextDelete(context);
 	return cut ? last : 0;
+}
+
+/* Callback of message_list(): add a message to the result. */
+static bool
+add_to_result(const ScanRow *row, TimestampTz now, void *arg)
+{
+	const		ResultList *list = arg;
+
+	message_result_add(list->result, list->queue,
+					   RelationGetDescr(row->table->heap), row->tuple, now);
+	return true;
+}
+
+/* Add the messages that pass the filter to the result, in a tuplestore. */
+int64
+message_list(const Queue *queue, const MessageFilter *filter,
+			 MessageResult *result)
+{
+	ResultList	list = {.queue = queue,.result = result};
+
+	return message_list_each(queue, filter, add_to_result, &list);
 }
 
 /* Add a message that was found to the result, and close what is open. */
@@ -181,26 +233,26 @@ message_list_add(StateCounts *counts, const ScanRow *row, TimestampTz now)
 	}
 }
 
+/* Callback of message_list_count() */
+static bool
+count_message(const ScanRow *row, TimestampTz now, void *arg)
+{
+	MessageCounts *counts = arg;
+
+	message_list_add(&counts->states, row, now);
+	if (counts->total++ == 0)
+		counts->oldest = row->form;
+	counts->newest = row->form;
+	return true;
+}
+
 /* Count the messages of a queue; reads all of them. */
 void
 message_list_count(const Queue *queue, MessageCounts *counts)
 {
-	MessageScan *scan;
-	ScanRow		row;
+	MessageFilter filter = ALL_MESSAGES;
 
 	memset(counts, 0, sizeof(MessageCounts));
 	counts->now = GetCurrentTimestamp();
-	segment_push_snapshot();
-	scan = message_scan_begin_list(queue->id, PG_INT64_MIN, AccessShareLock);
-	while (message_scan_next(scan, &row))
-	{
-		if (message_is_expired(&row.form, counts->now))
-			continue;
-		message_list_add(&counts->states, &row, counts->now);
-		if (counts->total++ == 0)
-			counts->oldest = row.form;
-		counts->newest = row.form;
-	}
-	message_scan_end(scan);
-	PopActiveSnapshot();
+	(void) message_list_each(queue, &filter, count_message, counts);
 }

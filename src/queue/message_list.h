@@ -15,19 +15,37 @@
 #include "catalog/tables.h"
 #include "queue/message_result.h"
 #include "queue/registry.h"
+#include "storage/message.h"
 #include "storage/message_scan.h"
 
 /* Which messages are listed */
 typedef struct MessageFilter
 {
 	int64		first_id;		/* this one and those after it */
-	int			limit;
-	int			read_max;		/* messages that are read */
+	int64		limit;
+	int64		read_max;		/* messages that are read */
 	int			states;			/* those in one of these MessageStates */
 	bool		own;			/* also those of this session's client id */
 	Jsonb	   *body;			/* only those whose body contains this; NULL
 								 * for all */
 } MessageFilter;
+
+/* To initialize one that all messages pass */
+#define ALL_MESSAGES \
+{ \
+	.first_id = PG_INT64_MIN, \
+	.limit = PG_INT64_MAX, \
+	.read_max = PG_INT64_MAX, \
+	.states = ALL_MESSAGE_STATES, \
+	.own = true \
+}
+
+/*
+ * Called for a message, in a memory context that is reset after it.  Returns
+ * whether the message counts toward the limit.
+ */
+typedef bool (*MessageCallback) (const ScanRow *row, TimestampTz now,
+								 void *arg);
 
 /* Messages by their state */
 typedef struct StateCounts
@@ -47,6 +65,9 @@ typedef struct MessageCounts
 	MessageForm newest;			/* highest id; likewise */
 } MessageCounts;
 
+extern int64 message_list_each(const Queue *queue,
+							   const MessageFilter *filter,
+							   MessageCallback callback, void *arg);
 extern int64 message_list(const Queue *queue, const MessageFilter *filter,
 						  MessageResult *result);
 extern void message_list_one(const Queue *queue, int64 id,

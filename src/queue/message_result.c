@@ -173,15 +173,11 @@ put_hidden_message(MessageResult *result, int64 base, TupleDesc desc,
 			pfree(allocated[i]);
 }
 
-/* Add a row of queue_browse. */
+/* Add a row of queue_browse.  The caller frees what this allocates. */
 static void
 put_browsed_message(MessageResult *result, TupleDesc desc, HeapTuple tuple,
 					const MessageForm *form, TimestampTz now)
 {
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "browsed message",
-												  ALLOCSET_SMALL_SIZES);
-	MemoryContext old = MemoryContextSwitchTo(context);
 	MessageState state = message_state(desc, tuple, form, now);
 	char	   *error = attributes_last_error(desc, tuple);
 	TimestampTz expires_at = form->expires_at;
@@ -234,8 +230,6 @@ put_browsed_message(MessageResult *result, TupleDesc desc, HeapTuple tuple,
 #undef COPY
 #undef FETCH
 	tuplestore_putvalues(result->store, result->store_desc, values, isnull);
-	MemoryContextSwitchTo(old);
-	MemoryContextDelete(context);
 }
 
 /* Add a message; desc is that of the table that the tuple was read from. */
@@ -248,6 +242,8 @@ message_result_add(MessageResult *result, const Queue *queue, TupleDesc desc,
 	Datum		values[Natts_queue_message];
 	bool		isnull[Natts_queue_message] = {false};
 	struct varlena *allocated[2];
+	char		name[VARHDRSZ_SHORT + QUEUE_NAME_LENGTH];
+	Size		length = strlen(queue->name);
 
 	if (result->store != NULL &&
 		result->store_desc->natts == Natts_hidden_message)
@@ -261,11 +257,8 @@ message_result_add(MessageResult *result, const Queue *queue, TupleDesc desc,
 		put_browsed_message(result, desc, tuple, &form, now);
 		return;
 	}
-	if (result->queue != queue)
-	{
-		result->queue = queue;
-		result->queue_name = CStringGetTextDatum(queue->name);
-	}
+	SET_VARSIZE_SHORT(name, VARHDRSZ_SHORT + length);
+	memcpy(VARDATA_SHORT(name), queue->name, length);
 	if (is_claimed && result->claim.token != form.claim_token)
 	{
 		result->claim.token = form.claim_token;
@@ -278,7 +271,7 @@ message_result_add(MessageResult *result, const Queue *queue, TupleDesc desc,
 #define SET(attribute, value) \
 	values[Anum_queue_message_##attribute - 1] = (value)
 	SET(id, Int64GetDatum(form.id));
-	SET(queue, result->queue_name);
+	SET(queue, PointerGetDatum(name));
 	SET(body, fetch_message_column(tuple, Anum_message_body, desc,
 								   &isnull[Anum_queue_message_body - 1],
 								   &allocated[0]));

@@ -70,11 +70,9 @@ typedef struct MessageResult
 	int			n;				/* messages in it */
 	MemoryContext context;		/* of the array and of what it points to */
 
-	/* Of the last message, since the next one often has the same */
-	const Queue *queue;
-	Datum		queue_name;		/* as text */
-	ClaimId		claim;			/* of the last one that is claimed */
-	char		claim_id[CLAIM_ID_LENGTH + 1];	/* claim as text */
+	/* Of the last message that is claimed: the next one often has the same */
+	ClaimId		claim;
+	char		claim_id[CLAIM_ID_LENGTH + 1];	/* as text */
 } MessageResult;
 
 extern void message_result_to_store(MessageResult *result,

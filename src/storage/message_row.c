@@ -475,25 +475,6 @@ message_lane(TupleDesc desc, HeapTuple tuple)
 	return lane;
 }
 
-/*
- * Returns whether the body of a message contains this.  The context is for
- * what that allocates, and is reset.
- */
-bool
-message_row_contains(TupleDesc desc, HeapTuple tuple, Jsonb *part,
-					 MemoryContext context)
-{
-	MemoryContext old = MemoryContextSwitchTo(context);
-	bool		isnull;
-	Datum		body = heap_getattr(tuple, Anum_message_body, desc, &isnull);
-	bool		contains = DatumGetBool(DirectFunctionCall2(jsonb_contains, body,
-															JsonbPGetDatum(part)));
-
-	MemoryContextSwitchTo(old);
-	MemoryContextReset(context);
-	return contains;
-}
-
 /* --- Forming --- */
 
 /* Returns the seconds from one time to the other, rounded up. */

@@ -28,8 +28,6 @@ extern MessageForm message_read(HeapTuple tuple);
 extern int64 message_row_id(HeapTuple tuple);
 extern int32 message_row_queue(HeapTuple tuple);
 extern bool message_row_is_held(HeapTuple tuple, ClaimedMessages *claimed);
-extern bool message_row_contains(TupleDesc desc, HeapTuple tuple, Jsonb *part,
-								 MemoryContext context);
 
 /* Forming */
 extern HeapTuple message_row_form(TupleDesc desc, const MessageForm *form,
