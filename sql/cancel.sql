@@ -143,6 +143,16 @@ SELECT claim_release('w', :'c');
 SELECT body -> 'user' AS "user", count(*) FROM queue_messages('w', "limit" => 100) GROUP BY 1 ORDER BY 1;
 SELECT queue_cancel_where('w', '{}');
 
+-- Many, with a reason
+SELECT queue_create('why', '{"_keep_finished": 60}');
+SELECT queue_push('why', '1') AS m1, queue_push('why', '2') AS m2, queue_push('why', '3') AS m3,
+    queue_push('why', '4') AS m4, queue_push('why', '5') AS m5 \gset
+SELECT count(*) FROM queue_claim('why', "limit" => 1);
+SELECT messages_cancel('why', ARRAY[:m1, :m2], 'by id'), queue_cancel_where('why', '3', 'by body');
+SELECT messages_cancel('why', ARRAY[:m4], NULL), queue_cancel_where('why', '5');
+SELECT id = :m1 AS is_claimed, state, last_error FROM queue_browse('why');
+SELECT id - :m1 AS n, outcome, error FROM queue_finished('why');
+
 -- Batches: a canceled member has failed, and the batch finishes when its claim ends.
 SELECT queue_create('b1'), queue_create('b2');
 BEGIN;

@@ -107,6 +107,14 @@ arg_int(FunctionCallInfo fcinfo, int arg, const char *argname)
 	return DatumGetInt32(arg_required(fcinfo, arg, argname));
 }
 
+/* Get a text; NULL for NULL. */
+char *
+arg_text(FunctionCallInfo fcinfo, int arg)
+{
+	return PG_ARGISNULL(arg) ? NULL :
+		text_to_cstring(PG_GETARG_TEXT_PP(arg));
+}
+
 /* Get the elements of an array of texts, none of which may be NULL. */
 void
 arg_texts(ArrayType *array, const char *argname, Datum **elements, int *n)

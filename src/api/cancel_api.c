@@ -47,8 +47,7 @@ sql_message_cancel(PG_FUNCTION_ARGS)
 	api_check_can_write("message_cancel()");
 	id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
 	if (queue_open_or_notice(name, QUEUE_CLAIM, &queue))
-		switch (cancel_message(&queue, id, PG_ARGISNULL(2) ? NULL :
-							   text_to_cstring(PG_GETARG_TEXT_PP(2))))
+		switch (cancel_message(&queue, id, arg_text(fcinfo, 2)))
 		{
 			case CANCEL_NONE:
 				break;
@@ -61,9 +60,10 @@ sql_message_cancel(PG_FUNCTION_ARGS)
 }
 
 /*
- * messages_cancel(q text, ids bigint[]) returns bigint
+ * messages_cancel(q text, ids bigint[], reason text = NULL) returns bigint
  *
- * Cancels these messages, as message_cancel does; a repeated id counts once.
+ * Cancels these messages, as message_cancel does, all with this reason; a
+ * repeated id counts once.
  *
  * Result: how many of them there were.
  * Errors: 22004 ids or one of them is NULL, 22023 an array of more than one
@@ -82,16 +82,16 @@ sql_messages_cancel(PG_FUNCTION_ARGS)
 	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	if (!queue_open_or_notice(name, QUEUE_CLAIM, &queue))
 		PG_RETURN_INT64(0);
-	PG_RETURN_INT64(cancel_messages(&queue, ids, n));
+	PG_RETURN_INT64(cancel_messages(&queue, ids, n, arg_text(fcinfo, 2)));
 }
 
 /*
- * queue_cancel_where(q text, filter jsonb) returns bigint
+ * queue_cancel_where(q text, filter jsonb, reason text = NULL) returns bigint
  *
  * Cancels the messages of the queue whose bodies contain the filter, as the
- * operator @> says, as message_cancel does.  It reads the whole queue, and
- * locks nothing before it has.  Messages that are pushed meanwhile may be left
- * out.
+ * operator @> says, as message_cancel does, all with this reason.  It reads
+ * the whole queue, and locks nothing before it has.  Messages that are pushed
+ * meanwhile may be left out.
  *
  * Result: how many there were.
  * Errors: 22004 filter is NULL, 42501 no right to claim.
@@ -108,5 +108,5 @@ sql_queue_cancel_where(PG_FUNCTION_ARGS)
 	filter = DatumGetJsonbP(arg_required(fcinfo, 1, "filter"));
 	if (!queue_open_or_notice(name, QUEUE_CLAIM, &queue))
 		PG_RETURN_INT64(0);
-	PG_RETURN_INT64(cancel_where(&queue, filter));
+	PG_RETURN_INT64(cancel_where(&queue, filter, arg_text(fcinfo, 2)));
 }

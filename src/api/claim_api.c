@@ -21,7 +21,6 @@
 #include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "utils/builtins.h"
 #include "utils/timestamp.h"
 
 #include "api/api_arg.h"
@@ -448,14 +447,13 @@ sql_message_retry(PG_FUNCTION_ARGS)
 	int64		id;
 	Queue		queue;
 	ClaimId		claim;
-	char	   *error = NULL;
+	char	   *error;
 	int			delay = -1;
 	TimestampTz due;
 
 	api_check_can_write("message_retry()");
 	id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
-	if (!PG_ARGISNULL(3))
-		error = text_to_cstring(PG_GETARG_TEXT_PP(3));
+	error = arg_text(fcinfo, 3);
 	if (!PG_ARGISNULL(4))
 		delay = arg_check_delay(PG_GETARG_INT32(4));
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
@@ -497,8 +495,7 @@ sql_message_bury(PG_FUNCTION_ARGS)
 		!arg_claim_id(fcinfo, 2, &queue, &claim))
 		claim_not_live();
 	claim_prepare_bury(&queue);
-	claim_bury_message(&queue, id, &claim, PG_ARGISNULL(3) ? NULL :
-					   text_to_cstring(PG_GETARG_TEXT_PP(3)), false);
+	claim_bury_message(&queue, id, &claim, arg_text(fcinfo, 3), false);
 	PG_RETURN_VOID();
 }
 
@@ -556,6 +553,5 @@ sql_messages_bury(PG_FUNCTION_ARGS)
 	if (!queue_open_or_notice(name, QUEUE_CLAIM, &queue))
 		PG_RETURN_INT64(0);
 	claim_prepare_bury(&queue);
-	PG_RETURN_INT64(unclaimed_bury(&queue, ids, n, PG_ARGISNULL(2) ? NULL :
-								   text_to_cstring(PG_GETARG_TEXT_PP(2))));
+	PG_RETURN_INT64(unclaimed_bury(&queue, ids, n, arg_text(fcinfo, 2)));
 }

@@ -12,7 +12,6 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
 #include "utils/jsonb.h"
 
 #include "api/api_arg.h"
@@ -53,11 +52,10 @@ get_result(FunctionCallInfo fcinfo, int arg)
 static int
 get_outcome(FunctionCallInfo fcinfo, int arg)
 {
-	char	   *name;
+	char	   *name = arg_text(fcinfo, arg);
 
-	if (PG_ARGISNULL(arg))
+	if (name == NULL)
 		return -1;
-	name = text_to_cstring(PG_GETARG_TEXT_PP(arg));
 	for (int i = 0; i < FINISHED_FAILED; i++)
 		if (strcmp(name, finished_outcomes[i]) == 0)
 			return i;

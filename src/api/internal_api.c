@@ -94,8 +94,7 @@ parse_version(const char *version)
 Datum
 sql_queue_library_version(PG_FUNCTION_ARGS)
 {
-	const char *required = PG_ARGISNULL(0) ? NULL :
-	text_to_cstring(PG_GETARG_TEXT_PP(0));
+	const char *required = arg_text(fcinfo, 0);
 
 	if (required != NULL &&
 		parse_version(QUEUE_VERSION) < parse_version(required))

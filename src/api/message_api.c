@@ -11,7 +11,6 @@
 
 #include "fmgr.h"
 #include "miscadmin.h"
-#include "utils/builtins.h"
 
 #include "api/api_arg.h"
 #include "api/api_row.h"
@@ -77,11 +76,10 @@ sql_queue_messages(PG_FUNCTION_ARGS)
 static int
 get_states(FunctionCallInfo fcinfo, int arg)
 {
-	char	   *name;
+	char	   *name = arg_text(fcinfo, arg);
 
-	if (PG_ARGISNULL(arg))
+	if (name == NULL)
 		return ALL_MESSAGE_STATES;
-	name = text_to_cstring(PG_GETARG_TEXT_PP(arg));
 	for (int state = 1; state <= ALL_MESSAGE_STATES; state *= 2)
 		if (strcmp(name, message_state_name(state)) == 0)
 			return state;

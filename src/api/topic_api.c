@@ -147,8 +147,7 @@ Datum
 sql_topic_list(PG_FUNCTION_ARGS)
 {
 	int			limit = arg_check_list_limit(arg_int(fcinfo, 1, "limit"));
-	const char *marker = PG_ARGISNULL(0) ? NULL :
-	text_to_cstring(PG_GETARG_TEXT_PP(0));
+	const char *marker = arg_text(fcinfo, 0);
 	const char *name = NULL;
 	ListCell   *cell;
 

@@ -84,7 +84,8 @@ static CancelResult cancel_one(const Queue *queue, int64 id,
 static CancelList list_create(void);
 static void list_add(CancelList *list, int32 queue_id, int64 id);
 static int	compare_keys(const void *a, const void *b);
-static int64 cancel_listed(const Queue *queue, CancelList *list);
+static int64 cancel_listed(const Queue *queue, CancelList *list,
+						   const char *reason);
 static bool add_match(const ScanRow *row, TimestampTz now, void *arg);
 static bool add_member(MessageTable *table, TupleTableSlot *slot, void *arg);
 static void find_members(int64 batch, CancelList *list);
@@ -270,11 +271,12 @@ compare_keys(const void *a, const void *b)
 }
 
 /*
- * Cancel messages, of this queue, or if that is NULL, of any.  Returns how
- * many there were; a repeated one counts once.
+ * Cancel messages, of this queue, or if that is NULL, of any, with a reason as
+ * for cancel_message().  Returns how many there were; a repeated one counts
+ * once.
  */
 static int64
-cancel_listed(const Queue *queue, CancelList *list)
+cancel_listed(const Queue *queue, CancelList *list, const char *reason)
 {
 	/* A cancel leaves copies of its message behind. */
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
@@ -286,6 +288,8 @@ cancel_listed(const Queue *queue, CancelList *list)
 	ListCell   *cell;
 	int64		canceled = 0;
 
+	if (reason != NULL)
+		reason = attributes_clip_error(reason);
 	qsort(list->keys, list->n, sizeof(CancelKey), compare_keys);
 
 	/*
@@ -309,7 +313,7 @@ cancel_listed(const Queue *queue, CancelList *list)
 		if (of_key == NULL)
 			continue;
 		old = MemoryContextSwitchTo(context);
-		if (cancel_one(of_key, key->id, NULL, &entry) != CANCEL_NONE)
+		if (cancel_one(of_key, key->id, reason, &entry) != CANCEL_NONE)
 			canceled++;
 		MemoryContextSwitchTo(old);
 		if (entry != NULL)
@@ -335,13 +339,13 @@ cancel_listed(const Queue *queue, CancelList *list)
 
 /* Cancel messages.  Returns how many of them there were. */
 int64
-cancel_messages(const Queue *queue, Datum *ids, int n)
+cancel_messages(const Queue *queue, Datum *ids, int n, const char *reason)
 {
 	CancelList	list = list_create();
 
 	for (int i = 0; i < n; i++)
 		list_add(&list, queue->id, DatumGetInt64(ids[i]));
-	return cancel_listed(queue, &list);
+	return cancel_listed(queue, &list, reason);
 }
 
 /* Callback of message_list_each() */
@@ -357,7 +361,7 @@ add_match(const ScanRow *row, TimestampTz now, void *arg)
  * None is locked while the queue is read.
  */
 int64
-cancel_where(const Queue *queue, Jsonb *part)
+cancel_where(const Queue *queue, Jsonb *part, const char *reason)
 {
 	CancelList	list = list_create();
 	MessageFilter filter = ALL_MESSAGES;
@@ -367,7 +371,7 @@ cancel_where(const Queue *queue, Jsonb *part)
 	filter.read_max = SCAN_AT_ONCE;
 	while ((last = message_list_each(queue, &filter, add_match, &list)) != 0)
 		filter.first_id = last + 1;
-	return cancel_listed(queue, &list);
+	return cancel_listed(queue, &list, reason);
 }
 
 /* --- Batches --- */
@@ -408,7 +412,7 @@ cancel_batch(int64 batch)
 	int			nest_level = NewGUCNestLevel();
 
 	find_members(batch, &list);
-	canceled = cancel_listed(NULL, &list);
+	canceled = cancel_listed(NULL, &list, NULL);
 
 	/* The project of the session is again what it was. */
 	AtEOXact_GUC(false, nest_level);

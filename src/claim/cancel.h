@@ -29,8 +29,10 @@ extern void cancel_init(CancelCallback interrupt);
 
 extern CancelResult cancel_message(const Queue *queue, int64 id,
 								   const char *reason);
-extern int64 cancel_messages(const Queue *queue, Datum *ids, int n);
-extern int64 cancel_where(const Queue *queue, Jsonb *filter);
+extern int64 cancel_messages(const Queue *queue, Datum *ids, int n,
+							 const char *reason);
+extern int64 cancel_where(const Queue *queue, Jsonb *part,
+						  const char *reason);
 extern int64 cancel_batch(int64 batch);
 extern bool cancel_is_own(int32 queue_id, int64 id);
 extern bool cancel_is_pending(int32 queue_id, int64 id);

@@ -807,7 +807,9 @@ BEGIN
             CONTINUE WHEN NOT f.result ? 'pgmq' IS TRUE;
             kept := f.result -> 'pgmq';
             msg_id := pgmq._msg_id(_archived.queue_name, f.id);
-            read_ct := f.attempts;
+
+            -- Before version 2.0 all reads were attempts.
+            read_ct := COALESCE((kept -> 'read_ct')::integer, f.attempts);
             enqueued_at := f.pushed_at;
             last_read_at := kept ->> 'last_read_at';
             archived_at := f.finished_at;
@@ -1546,8 +1548,8 @@ DECLARE
 BEGIN
     SELECT array_agg(l.msg_id ORDER BY l.place),
            array_agg(jsonb_build_object('pgmq', jsonb_build_object(
-               'headers', l.headers, 'last_read_at', l.last_read_at,
-               'vt', l.vt)) ORDER BY l.place)
+               'headers', l.headers, 'read_ct', l.read_ct,
+               'last_read_at', l.last_read_at, 'vt', l.vt)) ORDER BY l.place)
     INTO ids, results
     FROM pgmq._list(q, pgmq._in_order(msg_ids), NULL, NULL, false)
          WITH ORDINALITY AS l (msg_id, read_ct, enqueued_at, last_read_at, vt,

@@ -475,8 +475,8 @@ BEGIN
      'gives one claimed message back, to be handed out after delay seconds (NULL: 1 s, doubled by each further attempt up to queue.max_retry_delay, unless _retry_delay or _retry_backoff of the queue say otherwise), extends its lifetime as a claim does, and stores error with it; returns when it is due, NULL when it was claimed _max_claim_count times and became a dead letter. Errors: QU001 the claim is not live, QU002 the message is not in that claim, QU004 it was canceled, 22023/22004 argument, 42501. Source: MediaWiki, retries of a job'),
     ('alone', $$messages_bury(q text, ids bigint[], error text) RETURNS bigint$$,
      'makes these messages dead letters, those that are free or delayed, and returns how many there were; error is stored with them, NULL keeps the last one. Errors: 22023/22004 argument, 42501 no right to claim, or the dead letter queue does not accept them, 55P03 it is locked. Source: Sidekiq, kill'),
-    ('alone', $$messages_cancel(q text, ids bigint[]) RETURNS bigint$$,
-     'cancels these messages as message_cancel does, and returns how many of them there were; a repeated id counts once. Errors: 22004 ids or one of them, 22023 more than one dimension, 42501 no right to claim. Source: River, canceling many jobs'),
+    ('alone', $$messages_cancel(q text, ids bigint[], reason text = NULL) RETURNS bigint$$,
+     'cancels these messages as message_cancel does, all with this reason, and returns how many of them there were; a repeated id counts once. Errors: 22004 ids or one of them, 22023 more than one dimension, 42501 no right to claim. Source: River, canceling many jobs'),
     ('alone', $$messages_delete(q text, ids bigint[], claim_id text = NULL) RETURNS bigint$$,
      'deletes these messages, all or nothing, and returns the number of messages deleted; a repeated id counts once. Errors: as message_delete; 22004 also for a NULL among the ids, 22023 an array of more than one dimension. Source: Zaqar, delete a set of messages by id'),
     ('anywhere', $$messages_get(q text, ids bigint[]) RETURNS SETOF @extschema@.queue_message
@@ -493,8 +493,9 @@ BEGIN
         due_at timestamptz, claimed_until timestamptz, expires_at timestamptz, last_error text)
         ROWS 100$$,
      'messages of queue q by id, after marker, at most limit (1 to 10000): those that are free, claimed, delayed, waiting (for a batch) or canceled (while a claim holds them), as state says (NULL: any), and whose bodies contain filter. dedup_key: its digest. due_at: of a delayed one; expires_at: if it stays as it is. One that waits has no times. A call reads at most 10,000 messages; if there are more, the last row has only the id to continue from, as marker. Errors: 22023/22004 argument, 42501 no right to claim'),
-    ('alone', $$queue_cancel_where(q text, filter jsonb) RETURNS bigint$$,
-     'cancels the messages whose bodies contain the filter (the operator @>), as message_cancel does, and returns how many there were; it reads the whole queue, and locks nothing before it has. Errors: 22004 filter, 42501 no right to claim. Source: River, canceling many jobs'),
+    ('alone', $$queue_cancel_where(q text, filter jsonb, reason text = NULL)
+        RETURNS bigint$$,
+     'cancels the messages whose bodies contain the filter (the operator @>), as message_cancel does, all with this reason, and returns how many there were; it reads the whole queue, and locks nothing before it has. Errors: 22004 filter, 42501 no right to claim. Source: River, canceling many jobs'),
     ('LISTEN on a direct connection to the server of the queue, or use queue_wait().',
         $$queue_channel(q text) RETURNS text$$, NULL),
     ('alone', $$queue_claim(q text, ttl integer = 300, grace integer = 60,
@@ -508,7 +509,7 @@ BEGIN
     ('anywhere', $$queue_dead_letters(q text, "limit" integer = 10, marker bigint = NULL) RETURNS
         TABLE (id bigint, body jsonb, origin_queue text, origin_id bigint, reason text,
         last_error text, claim_count integer, died_at timestamptz) ROWS 10$$,
-     'dead letters in queue q, oldest first, after marker (an id), at most limit (1 to 10000) of them: where each came from and why. Errors: 22023/22004 argument, 42501. Source: Zaqar, dead letter queue'),
+     'dead letters in queue q, oldest first, after marker (an id), at most limit (1 to 10000) of them: where each came from and why. A NOTICE names the queue that has those of q itself, if q has none. Errors: 22023/22004 argument, 42501. Source: Zaqar, dead letter queue'),
     ('anywhere', $$queue_dedup_key(body jsonb, ignore text[] = '{}') RETURNS text$$,
      'a digest of body, to be used as dedup_key: the same for all bodies that are equal as jsonb. Keys of body that begin with rootJob, and those in ignore, are left out. Errors: 22004 argument. Source: MediaWiki, Job::getDeduplicationInfo'),
     ('anywhere', $$queue_depth(q text = NULL) RETURNS TABLE (queue text, free bigint,
@@ -580,7 +581,7 @@ BEGIN
         TABLE (project text, queue text)$$, NULL),
     ('alone', $$queue_redrive(q text, target text = NULL, "limit" integer = NULL,
         ids bigint[] = NULL) RETURNS bigint$$,
-     'moves up to limit (NULL: all) dead letters of queue q, oldest first, or those with these ids in that order, back to the queues that they came from or to target, as new messages with claim_count 0; returns their number. Passes over those whose origin is gone, and a NOTICE says how many: it was dropped, and queue.auto_create is off, or another role has created a queue of that name. Errors: 22023/22004 argument, 42704 unknown target with queue.auto_create off, 42501 no right to claim from q or to push to where they are sent. Source: Amazon SQS, redrive'),
+     'moves up to limit (NULL: all) dead letters of queue q, oldest first, or those with these ids in that order, back to the queues that they came from or to target, as new messages with claim_count 0; returns their number. Passes over those whose origin is gone, and a NOTICE says how many: it was dropped, and queue.auto_create is off, or another role has created a queue of that name. Errors: 22023/22004 argument, 42704 unknown target, 42501 no right to claim from q or to push to where they are sent. Source: Amazon SQS, redrive'),
     ('alone', $$queue_resume(q text) RETURNS boolean$$,
      'ends the pause of queue q; true: now running, false: it was not paused. Errors: 42704 unknown queue, 42501 no admin privilege'),
     ('alone', $$queue_revoke(q text, role regrole, privilege text) RETURNS void$$,

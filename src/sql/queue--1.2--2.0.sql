@@ -496,6 +496,8 @@ FROM (VALUES
      'queue_push_lazy(text, jsonb, integer, integer, integer, text, text, jsonb, timestamp with time zone, text, integer)'),
     ('topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text)',
      'topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, timestamp with time zone)'),
+    ('messages_cancel(text, bigint[])', 'messages_cancel(text, bigint[], text)'),
+    ('queue_cancel_where(text, jsonb)', 'queue_cancel_where(text, jsonb, text)'),
     ('queue_dead_letters(text, integer)', 'queue_dead_letters(text, integer, bigint)'),
     ('queue_redrive(text, text, integer)', 'queue_redrive(text, text, integer, bigint[])'),
     ('job_errors(text, integer)', 'job_errors(text, integer, timestamp with time zone)')) AS f (old, new)
@@ -639,6 +641,28 @@ REVOKE ALL ON FUNCTION topic_publish(text, jsonb, jsonb, integer, integer, integ
 GRANT EXECUTE ON FUNCTION topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, timestamp with time zone)
     TO queue_producer, queue_consumer, queue_admin;
 
+DROP FUNCTION messages_cancel(text, bigint[]);
+CREATE FUNCTION messages_cancel(q text, ids bigint[], reason text DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_messages_cancel'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION messages_cancel(text, bigint[], text) IS
+'cancels these messages as message_cancel does, all with this reason, and returns how many of them there were; a repeated id counts once. Errors: 22004 ids or one of them, 22023 more than one dimension, 42501 no right to claim. Source: River, canceling many jobs';
+REVOKE ALL ON FUNCTION messages_cancel(text, bigint[], text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION messages_cancel(text, bigint[], text)
+    TO queue_producer, queue_consumer, queue_admin;
+
+DROP FUNCTION queue_cancel_where(text, jsonb);
+CREATE FUNCTION queue_cancel_where(q text, filter jsonb, reason text DEFAULT NULL)
+RETURNS bigint
+AS 'MODULE_PATHNAME', 'sql_queue_cancel_where'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_cancel_where(text, jsonb, text) IS
+'cancels the messages whose bodies contain the filter (the operator @>), as message_cancel does, all with this reason, and returns how many there were; it reads the whole queue, and locks nothing before it has. Errors: 22004 filter, 42501 no right to claim. Source: River, canceling many jobs';
+REVOKE ALL ON FUNCTION queue_cancel_where(text, jsonb, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_cancel_where(text, jsonb, text)
+    TO queue_producer, queue_consumer, queue_admin;
+
 DROP FUNCTION queue_dead_letters(text, integer);
 CREATE FUNCTION queue_dead_letters(q text, "limit" integer DEFAULT 10, marker bigint DEFAULT NULL)
 RETURNS TABLE (
@@ -647,7 +671,7 @@ RETURNS TABLE (
 AS 'MODULE_PATHNAME', 'sql_queue_dead_letters'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION queue_dead_letters(text, integer, bigint) IS
-'dead letters in queue q, oldest first, after marker (an id), at most limit (1 to 10000) of them: where each came from and why. Errors: 22023/22004 argument, 42501. Source: Zaqar, dead letter queue';
+'dead letters in queue q, oldest first, after marker (an id), at most limit (1 to 10000) of them: where each came from and why. A NOTICE names the queue that has those of q itself, if q has none. Errors: 22023/22004 argument, 42501. Source: Zaqar, dead letter queue';
 REVOKE ALL ON FUNCTION queue_dead_letters(text, integer, bigint) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION queue_dead_letters(text, integer, bigint)
     TO queue_producer, queue_consumer, queue_admin;
@@ -662,7 +686,7 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'sql_queue_redrive'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_redrive(text, text, integer, bigint[]) IS
-'moves up to limit (NULL: all) dead letters of queue q, oldest first, or those with these ids in that order, back to the queues that they came from or to target, as new messages with claim_count 0; returns their number. Passes over those whose origin is gone, and a NOTICE says how many: it was dropped, and queue.auto_create is off, or another role has created a queue of that name. Errors: 22023/22004 argument, 42704 unknown target with queue.auto_create off, 42501 no right to claim from q or to push to where they are sent. Source: Amazon SQS, redrive';
+'moves up to limit (NULL: all) dead letters of queue q, oldest first, or those with these ids in that order, back to the queues that they came from or to target, as new messages with claim_count 0; returns their number. Passes over those whose origin is gone, and a NOTICE says how many: it was dropped, and queue.auto_create is off, or another role has created a queue of that name. Errors: 22023/22004 argument, 42704 unknown target, 42501 no right to claim from q or to push to where they are sent. Source: Amazon SQS, redrive';
 REVOKE ALL ON FUNCTION queue_redrive(text, text, integer, bigint[]) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION queue_redrive(text, text, integer, bigint[])
     TO queue_producer, queue_consumer, queue_admin;

@@ -1156,19 +1156,19 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION message_cancel(text, bigint, text) IS
 'cancels one message and stores the reason as its last error; canceled: no claim held it, and it is removed; pending: it is removed when its claim ends, nothing that completes, retries or buries it succeeds any more (QU004), and a handler that works on it is interrupted after the commit; NULL: there is no such message. Errors: 22004 id, 42501 no right to claim. Source: Procrastinate and Oban, canceling a job';
 
-CREATE FUNCTION messages_cancel(q text, ids bigint[])
+CREATE FUNCTION messages_cancel(q text, ids bigint[], reason text DEFAULT NULL)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'sql_messages_cancel'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION messages_cancel(text, bigint[]) IS
-'cancels these messages as message_cancel does, and returns how many of them there were; a repeated id counts once. Errors: 22004 ids or one of them, 22023 more than one dimension, 42501 no right to claim. Source: River, canceling many jobs';
+COMMENT ON FUNCTION messages_cancel(text, bigint[], text) IS
+'cancels these messages as message_cancel does, all with this reason, and returns how many of them there were; a repeated id counts once. Errors: 22004 ids or one of them, 22023 more than one dimension, 42501 no right to claim. Source: River, canceling many jobs';
 
-CREATE FUNCTION queue_cancel_where(q text, filter jsonb)
+CREATE FUNCTION queue_cancel_where(q text, filter jsonb, reason text DEFAULT NULL)
 RETURNS bigint
 AS 'MODULE_PATHNAME', 'sql_queue_cancel_where'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION queue_cancel_where(text, jsonb) IS
-'cancels the messages whose bodies contain the filter (the operator @>), as message_cancel does, and returns how many there were; it reads the whole queue, and locks nothing before it has. Errors: 22004 filter, 42501 no right to claim. Source: River, canceling many jobs';
+COMMENT ON FUNCTION queue_cancel_where(text, jsonb, text) IS
+'cancels the messages whose bodies contain the filter (the operator @>), as message_cancel does, all with this reason, and returns how many there were; it reads the whole queue, and locks nothing before it has. Errors: 22004 filter, 42501 no right to claim. Source: River, canceling many jobs';
 
 --
 -- Claims
@@ -1307,7 +1307,7 @@ RETURNS TABLE (
 AS 'MODULE_PATHNAME', 'sql_queue_dead_letters'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION queue_dead_letters(text, integer, bigint) IS
-'dead letters in queue q, oldest first, after marker (an id), at most limit (1 to 10000) of them: where each came from and why. Errors: 22023/22004 argument, 42501. Source: Zaqar, dead letter queue';
+'dead letters in queue q, oldest first, after marker (an id), at most limit (1 to 10000) of them: where each came from and why. A NOTICE names the queue that has those of q itself, if q has none. Errors: 22023/22004 argument, 42501. Source: Zaqar, dead letter queue';
 
 CREATE FUNCTION queue_redrive(
     q text,
@@ -1318,7 +1318,7 @@ RETURNS bigint
 AS 'MODULE_PATHNAME', 'sql_queue_redrive'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_redrive(text, text, integer, bigint[]) IS
-'moves up to limit (NULL: all) dead letters of queue q, oldest first, or those with these ids in that order, back to the queues that they came from or to target, as new messages with claim_count 0; returns their number. Passes over those whose origin is gone, and a NOTICE says how many: it was dropped, and queue.auto_create is off, or another role has created a queue of that name. Errors: 22023/22004 argument, 42704 unknown target with queue.auto_create off, 42501 no right to claim from q or to push to where they are sent. Source: Amazon SQS, redrive';
+'moves up to limit (NULL: all) dead letters of queue q, oldest first, or those with these ids in that order, back to the queues that they came from or to target, as new messages with claim_count 0; returns their number. Passes over those whose origin is gone, and a NOTICE says how many: it was dropped, and queue.auto_create is off, or another role has created a queue of that name. Errors: 22023/22004 argument, 42704 unknown target, 42501 no right to claim from q or to push to where they are sent. Source: Amazon SQS, redrive';
 
 CREATE FUNCTION messages_bury(q text, ids bigint[], error text)
 RETURNS bigint

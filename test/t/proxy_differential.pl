@@ -136,7 +136,7 @@ SELECT message_retry('a', :m2, :'claim', 'failed', 400) > now();
 SELECT message_retry('a', :m2, 'x');
 SELECT message_retry('a', 1, :'claim');
 SELECT message_bury('a', 1, :'claim', 'failed');
-SELECT message_cancel('a', 1), messages_cancel('a', '{1}'), queue_cancel_where('a', '"none"');
+SELECT message_cancel('a', 1), messages_cancel('a', '{1}'), queue_cancel_where('a', '"none"'), messages_cancel('a', '{1}', 'why'), queue_cancel_where('a', '"none"', reason => NULL);
 SELECT message_complete('a', 1, :'claim', '{"r": 1}'), message_complete('a', :m3, 'x');
 SELECT message_result('a', 1), message_result('none', 1);
 SELECT outcome, result FROM queue_finished('a');
