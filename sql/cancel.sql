@@ -151,7 +151,7 @@ SELECT count(*) FROM queue_claim('why', "limit" => 1);
 SELECT messages_cancel('why', ARRAY[:m1, :m2], 'by id'), queue_cancel_where('why', '3', 'by body');
 SELECT messages_cancel('why', ARRAY[:m4], NULL), queue_cancel_where('why', '5');
 SELECT id = :m1 AS is_claimed, state, last_error FROM queue_browse('why');
-SELECT id - :m1 AS n, outcome, error FROM queue_finished('why');
+SELECT outcome, error FROM queue_finished('why');
 
 -- Batches: a canceled member has failed, and the batch finishes when its claim ends.
 SELECT queue_create('b1'), queue_create('b2');
