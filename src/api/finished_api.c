@@ -128,8 +128,6 @@ sql_queue_finished(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (finished_open(name, &queue))
 		finished_list(&queue, marker, limit, outcome, put_finished, fcinfo);
-	else
-		queue_notice_missing(name);
 	api_check_left(fcinfo, name);
 	return (Datum) 0;
 }
@@ -152,9 +150,7 @@ sql_message_finished(PG_FUNCTION_ARGS)
 	Finished	row;
 
 	InitMaterializedSRF(fcinfo, 0);
-	if (!finished_open(name, &queue))
-		queue_notice_missing(name);
-	else if (finished_fetch(&queue, id, &row))
+	if (finished_open(name, &queue) && finished_fetch(&queue, id, &row))
 		put_finished(&row, fcinfo);
 	api_check_left(fcinfo, name);
 	return (Datum) 0;
@@ -176,11 +172,9 @@ sql_message_result(PG_FUNCTION_ARGS)
 	int64		id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
 	Queue		queue;
 	Finished	row;
-	bool		found = finished_open(name, &queue);
+	bool		found = finished_open(name, &queue) &&
+	finished_fetch(&queue, id, &row);
 
-	if (!found)
-		queue_notice_missing(name);
-	found = found && finished_fetch(&queue, id, &row);
 	queue_check_left(name, found);
 	if (!found || row.isnull[Anum_finished_result - 1])
 		PG_RETURN_NULL();

@@ -30,7 +30,6 @@
 #include "bgworker/await.h"
 #include "bgworker/wakeup.h"
 #include "queue/finished.h"
-#include "queue/missing_queue.h"
 #include "queue/registry.h"
 #include "shmem/await_state.h"
 #include "storage/message.h"
@@ -84,10 +83,7 @@ look_for_end(const char *name, int64 id, bool *has_history)
 	/* Privileges or the queue may have changed during the sleep. */
 	AcceptInvalidationMessages();
 	if (!finished_open(name, &queue))
-	{
-		queue_notice_missing(name);
 		return form_await_result(NULL);
-	}
 	*has_history = queue.keep_finished >= 0;
 	found = finished_fetch(&queue, id, &row);
 	if (!found && message_exists(queue.id, id))

@@ -41,6 +41,7 @@
 
 #include "catalog/relations.h"
 #include "queue/finished.h"
+#include "queue/missing_queue.h"
 #include "queue/options.h"
 #include "queue/registry.h"
 #include "shmem/await_state.h"
@@ -172,14 +173,14 @@ finished_insert(const Queue *queue, MessageTable *table, HeapTuple tuple,
 
 /*
  * Open a queue to read its history, which needs the privilege claim, or if the
- * metadata says so, push.  Returns false if it is unknown.
+ * metadata says so, push.  Returns false, with a notice, if it is unknown.
  */
 bool
 finished_open(const char *name, Queue *queue)
 {
 	return (queue_find_as(name, GetUserId(), QUEUE_PUSH, queue) == QUEUE_OK &&
 			queue->results_for_producers) ||
-		queue_open(name, QUEUE_READ, queue);
+		queue_open_or_notice(name, QUEUE_READ, queue);
 }
 
 static void
