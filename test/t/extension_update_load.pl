@@ -26,7 +26,7 @@ use ClusterTest;
 use PostgreSQL::Test::Utils;
 use QueueTest qw($node value becomes_true);
 use Test::More;
-use Time::HiRes qw(sleep);
+use Time::HiRes qw(sleep time);
 
 my $install = copy_installation();
 my $before = source_before();
@@ -43,6 +43,7 @@ $node->append_conf(
 shared_preload_libraries = 'queue'
 max_worker_processes = 16
 log_min_messages = warning
+log_statement = none
 });
 $node->start;
 value('CREATE EXTENSION queue; CREATE EXTENSION queue_pgmq');
@@ -108,6 +109,8 @@ sub start_load
 		'-c', '2', '-j', '2', '-T', '600', '-R', '400', '-U', 'app',
 		'-h', $node->host, '-p', $node->port, '-f', "$tree/$name.sql",
 		'postgres');
+
+	local $ENV{PGAPPNAME} = 'pgbench';
 
 	write_file("$tree/$name.sql", $script{$name});
 	@pgbench = (
@@ -379,8 +382,7 @@ foreach my $name (sort keys %load)
 		"$name: no session has had an error")
 	  or diag($load{$name}{output});
 }
-becomes_true(q{SELECT count(*) = 0 FROM pg_stat_activity
-	WHERE application_name = 'pgbench'}, 'the load has ended');
+ends();
 value(q{SET ROLE app;
 	WITH m AS MATERIALIZED (SELECT * FROM queue_claim('work', 60, 60, 100))
 	INSERT INTO done SELECT body::bigint FROM m
