@@ -438,6 +438,7 @@ delete @seen{ grep { /dedup_key_time_idx" does not exist$/ } keys %seen };    # 
 delete @seen{
 	'FATAL:  connection to client lost',    # pgbench was ended
 	'FATAL:  terminating connection due to administrator command',
+	'FATAL:  the database system is starting up',
 	'ERROR:  cached plan must not change result type',
 	'ERROR:  canceling statement due to lock timeout'
 };
