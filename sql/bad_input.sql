@@ -501,7 +501,6 @@ INSERT INTO calls (call) VALUES
     ($$queue_dedup_key('1')$$),
     ($$message_retry('q', pg_temp.cm(), pg_temp.c())$$),
     ($$job_root('q', 's')$$),
-    ($$queue_start_at_login()$$),
     ($$topic_bind('a', 'q')$$),
     ($$topic_unbind('a', 'q')$$),
     ($$topic_list()$$),
@@ -583,7 +582,6 @@ SELECT pg_temp.liar($$queue_finished('q')$$);
 SELECT pg_temp.liar($$message_finished('q', 1)$$);
 SELECT pg_temp.liar($$job_errors('q')$$);
 SELECT pg_temp.liar($$job_root('q', 's')$$);
-SELECT pg_temp.liar($$queue_start_at_login()$$);
 SELECT pg_temp.liar($$job_stats('q')$$);
 DO $$
 BEGIN

@@ -94,7 +94,7 @@ SELECT p.proname || '(' ||
               'job_progress', 'queue_step',
               'batch_create', 'batch_close', 'batch_status', 'batch_list',
               'batch_cancel', 'message_bury', 'message_cancel',
-              'messages_cancel', 'queue_cancel_where', 'queue_start_at_login',
+              'messages_cancel', 'queue_cancel_where',
               'queue_finished', 'message_result', 'message_complete',
               'job_result', 'job_errors', 'queue_await', 'queue_browse',
               'queue_depth', 'messages_run_now', 'messages_bury', 'message_finished',

@@ -24,6 +24,7 @@
 #include "map/shmem_maps.h"
 #include "push/lazy_push.h"
 #include "queue/group.h"
+#include "queue/queue_table.h"
 #include "queue/role.h"
 #include "shmem/await_state.h"
 #include "shmem/batch_state.h"
@@ -31,7 +32,6 @@
 #include "shmem/depth_state.h"
 #include "shmem/error_state.h"
 #include "shmem/shmem.h"
-#include "shmem/shmem_table.h"
 #include "stats/counters.h"
 #include "storage/batches.h"
 #include "storage/counts.h"
@@ -48,11 +48,12 @@ void
 _PG_init(void)
 {
 	/*
-	 * First, since it fails where there is no shared memory, and then each
-	 * call of a function loads the library again: the areas of shared memory,
-	 * and the memory itself.
+	 * First what fails where there is no shared memory: then each call of a
+	 * function loads the library again.  The settings say how large the areas
+	 * are.
 	 */
-	table_init_growth();
+	shmem_check_preloaded();
+	settings_define(shmem_is_preloaded());
 	database_init();
 	depth_init();
 	batch_state_init();
@@ -64,17 +65,17 @@ _PG_init(void)
 	pool_init();
 	shmem_init();
 
-	settings_define();
 	catalog_init();
+	queue_table_init();
 
 	/*
 	 * At the end of a transaction, the callbacks of the modules run in this
 	 * order (xact.c).  Lazy pushes come first, since they create queues,
 	 * change messages and are counted.  Messages are counted before they are
 	 * reported (pending.c): where the depths are known, a queue with messages
-	 * that were reported has a map, which is not evicted as that of a queue
-	 * without messages (victim.c).  Sessions in queue_await are woken when
-	 * the maps have what was reported, since they may claim next.
+	 * that were reported has a map, which is not taken for that of a queue
+	 * without messages (shmem_maps.c).  Sessions in queue_await are woken
+	 * when the maps have what was reported, since they may claim next.
 	 * claim_commit.c comes after all that write what a crash must not lose.
 	 */
 	lazy_push_init();

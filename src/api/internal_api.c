@@ -224,7 +224,7 @@ put_worker(FunctionCallInfo fcinfo, DatabaseState *state)
  * queue_data.workers() returns setof record (the columns are in put_worker)
  *
  * One row for each database that has a worker, had one, or is to get one;
- * behind the view queue_workers.  No row without shared memory.
+ * behind the view queue_workers.
  */
 Datum
 sql_queue_workers(PG_FUNCTION_ARGS)

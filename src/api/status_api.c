@@ -19,6 +19,8 @@
 #include "api/api_row.h"
 #include "jobs/runner_pool.h"
 #include "map/availability_list.h"
+#include "map/lanes_table.h"
+#include "map/shmem_maps.h"
 #include "queue/missing_queue.h"
 #include "queue/queue_table.h"
 #include "queue/registry.h"
@@ -26,15 +28,19 @@
 #include "stats/status.h"
 #include "util/clock.h"
 #include "util/compat.h"
+#include "util/settings.h"
 
 PG_FUNCTION_INFO_V1(sql_queue_status);
 PG_FUNCTION_INFO_V1(sql_queue_maps);
+PG_FUNCTION_INFO_V1(sql_queue_memory);
 PG_FUNCTION_INFO_V1(sql_queue_depth);
 
 static bool *find_running(QueueStatus *list, int n);
 static void put_status(FunctionCallInfo fcinfo, const QueueStatus *status,
 					   bool running, TimestampTz now);
 static void put_map(FunctionCallInfo fcinfo, const MapStatus *map);
+static void put_places(FunctionCallInfo fcinfo, const char *what, uint32 used,
+					   uint32 places, Size size);
 static void put_depth(FunctionCallInfo fcinfo, const QueueEntry *queue,
 					  const QueueStatus *status, const QueueStatus *dead,
 					  bool known, bool has_error);
@@ -143,8 +149,7 @@ put_map(FunctionCallInfo fcinfo, const MapStatus *map)
 /*
  * queue_data.maps() returns setof record (the columns are in put_map)
  *
- * One row for each availability map of this database.  No row without shared
- * memory.
+ * One row for each availability map of this database.
  */
 Datum
 sql_queue_maps(PG_FUNCTION_ARGS)
@@ -156,6 +161,45 @@ sql_queue_maps(PG_FUNCTION_ARGS)
 	list = availability_list(&n);
 	for (int i = 0; i < n; i++)
 		put_map(fcinfo, &list[i]);
+	return (Datum) 0;
+}
+
+/* Return how many places of a kind are used, of how many. */
+static void
+put_places(FunctionCallInfo fcinfo, const char *what, uint32 used,
+		   uint32 places, Size size)
+{
+	ApiRow		row = {0};
+
+	api_row_add_text(&row, what);
+	api_row_add(&row, Int64GetDatum(used));
+	api_row_add(&row, Int64GetDatum(places));
+	api_row_add(&row, Int64GetDatum((int64) (places * size)));
+	api_row_put(&row, fcinfo);
+}
+
+/*
+ * queue_data.memory()
+ * returns table (what text, used bigint, places bigint, bytes bigint)
+ *
+ * The places in shared memory, of all databases: of queues with messages, of
+ * groups, and of stretches of the messages of groups; and how many of these are
+ * in use.
+ */
+Datum
+sql_queue_memory(PG_FUNCTION_ARGS)
+{
+	uint32		nlanes;
+	uint32		npieces;
+	uint32		max_pieces;
+
+	InitMaterializedSRF(fcinfo, 0);
+	lanes_count(&nlanes, &npieces, &max_pieces);
+	put_places(fcinfo, "queues", shmem_places_used(),
+			   setting_max_active_queues, sizeof(AvailabilityMap));
+	put_places(fcinfo, "groups", nlanes, setting_max_active_groups,
+			   sizeof(Lane));
+	put_places(fcinfo, "stretches", npieces, max_pieces, lane_piece_size());
 	return (Datum) 0;
 }
 

@@ -199,7 +199,7 @@ become_worker(Oid database)
 	 * We do not know what has happened before, so we visit all queues, and
 	 * the ring.
 	 */
-	database_map_evicted(state, DT_NOBEGIN);
+	database_map_missing(state, DT_NOBEGIN);
 	depth_lose_mine();
 	pg_atomic_write_u64(&state->ring.due, 0);
 	return true;
@@ -439,7 +439,7 @@ look_for_changes(void)
 	 */
 	if (max_prepared_xacts > 0)
 	{
-		database_map_evicted(worker.state, DT_NOBEGIN);
+		database_map_missing(worker.state, DT_NOBEGIN);
 		batch_state_probe_all();
 	}
 	return !shmem_is_preloaded();

@@ -17,8 +17,8 @@
  *	  4. moves the counts of events from shared memory to their table
  *	  (counters.c);
  *
- *	  5. logs that messages were lost, and that there are too many queues for
- *	  the maps.
+ *	  5. logs that messages were lost, and that there is no room for all
+ *	  queues.
  *
  *	  A recount cannot be cut into steps.  If there are many messages, another
  *	  process makes it (counter.c), and tasks 1 and 3 wait until that is gone.
@@ -38,6 +38,7 @@
 #include "bgworker/counter.h"
 #include "bgworker/worker_internal.h"
 #include "catalog/relations.h"
+#include "map/lanes_table.h"
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
 #include "shmem/depth_state.h"
@@ -62,8 +63,8 @@
 											 * last one took */
 #define LOST_PAUSE	(60 * USECS_PER_SEC)	/* between log lines about lost
 											 * messages */
-#define EVICTIONS_PAUSE	(INT64CONST(3600) * USECS_PER_SEC)	/* between those about
-															 * evicted maps */
+#define ROOM_PAUSE	(INT64CONST(3600) * USECS_PER_SEC)	/* between those about
+														 * missing room */
 #define WRITE_SHARE		20		/* least pause between moves of counts to the
 								 * table, in times of what the last one took */
 #define ENDS_SLICE		(USECS_PER_SEC / 20)	/* for which their ends are
@@ -80,9 +81,7 @@ static int64 next_write = 0;
 static int64 lost = 0;
 static int64 next_lost_log = 0; /* by the monotonic clock */
 
-/* Evictions of maps that were logged */
-static uint64 logged_evictions = 0;
-static int64 next_eviction_log = 0; /* by the monotonic clock */
+static int64 next_room_log = 0; /* by the monotonic clock */
 
 /* When the process began that counts in our place, see counts_poll() */
 static int64 counter_began;		/* by the monotonic clock */
@@ -96,7 +95,7 @@ static bool count_ends_in(const int32 *queue_ids, int n, int64 until);
 static bool counters_step(void *arg);
 static void write_counters(void);
 static void log_lost_messages(void);
-static void log_evictions(void);
+static void log_no_room(void);
 
 /* --- Prepared transactions --- */
 
@@ -110,7 +109,6 @@ prepared_step(void *arg)
 		prepared_counts_take(GetActiveSnapshot(), true);
 		PopActiveSnapshot();
 	}
-	shmem_maps_attach();
 	prepared_return(catalog_queue_oid());
 	return false;
 }
@@ -352,28 +350,29 @@ log_lost_messages(void)
 }
 
 /*
- * With more queues in use than there may be maps, calls become slower without
- * an error, and the queues may be those of another database.  So we log it:
- * the first time at once, then the sum of an hour.
+ * Where queues or groups find no room, calls become slower without an error,
+ * and those that have it may be of another database.  So we log it, once an
+ * hour.
  */
 static void
-log_evictions(void)
+log_no_room(void)
 {
-	uint64		evictions = pg_atomic_read_u64(&worker.state->map_evictions);
 	int64		now = clock_monotonic();
+	uint32		nlanes;
+	uint32		npieces;
+	uint32		max_pieces;
 
-	if (evictions == logged_evictions || now < next_eviction_log)
+	if (now < next_room_log ||
+		pg_atomic_exchange_u32(&worker.state->no_room, 0) == 0)
 		return;
+	lanes_count(&nlanes, &npieces, &max_pieces);
 	ereport(LOG,
-			(errmsg_plural("%llu availability map of this database was evicted",
-						   "%llu availability maps of this database were evicted",
-						   (unsigned long) (evictions - logged_evictions),
-						   (unsigned long long) (evictions - logged_evictions)),
-			 errdetail("The databases of this server together have more queues in use than \"queue.max_availability_maps\" (%d).",
-					   setting_max_availability_maps),
-			 errhint("Raise \"queue.max_availability_maps\". While more queues than that have messages, queue_ready and the background worker visit all queues.")));
-	logged_evictions = evictions;
-	next_eviction_log = now + EVICTIONS_PAUSE;
+			(errmsg("there is no room in shared memory for all active queues, or groups, of this database"),
+			 errdetail("The databases of this server together have %u active queues of \"queue.max_active_queues\" (%d), and %u active groups of \"queue.max_active_groups\" (%d). The queues of one owner get at most half of either.",
+					   shmem_places_used(), setting_max_active_queues,
+					   nlanes, setting_max_active_groups),
+			 errhint("Raise these settings, and restart the server. Without room, claims read whole queues, and queue_ready and the background worker visit all of them.")));
+	next_room_log = now + ROOM_PAUSE;
 }
 
 /* Do the rest, and have the worker wake up when there is more to do. */
@@ -385,7 +384,7 @@ counts_round(void)
 	counts_take_prepared();
 	write_counters();
 	log_lost_messages();
-	log_evictions();
+	log_no_room();
 	now = GetCurrentTimestamp();
 
 	/* The worker does not sleep until that process has ended. */

@@ -28,12 +28,12 @@
  *
  *	  The worker finds the queues that it has to visit in the array of
  *	  availability maps.  A queue without a map is unknown there: the extension
- *	  was just created or restored, or the map was evicted.  When the worker
- *	  starts, and when something is due in a queue whose map was evicted, the
- *	  worker goes over all queues and gives each of them a map.  So it does if
- *	  that makes the list of queues that are ready complete again (ready.c).
- *	  When there is no room for another map, queues that are known to have no
- *	  messages remain without one.
+ *	  was just created or restored, or there was no room for a map.  When the
+ *	  worker starts, and when something is due in a queue that had no map, the
+ *	  worker goes over all queues and gives each of them a map that may have
+ *	  messages.  So it does if that makes the list of queues that are ready
+ *	  complete again (ready.c).  When there is no room for another map, it
+ *	  borrows one for the time of the visit.
  *
  *	  After a restart that is a visit to each of perhaps 100,000 queues, and
  *	  what is due must not wait for it.  So this scan of all queues goes on
@@ -100,14 +100,13 @@ typedef struct DueVisit
 typedef struct QueueScan
 {
 	int64		began;
-	uint64		generation;		/* of maps_evicted, when it began */
+	uint64		generation;		/* of maps_missing, when it began */
 	int			n;
 	int			next;			/* index of the next queue */
 	int32	   *ids;			/* NULL if they are not listed */
 	int			ndue;
 	int			nvisited;		/* of these */
-	bool		evicts;			/* the last of these got the map of another
-								 * queue */
+	bool		is_borrowed;	/* the map of the last of these is */
 	int32		due[QUEUES_AT_ONCE];	/* found by the last step */
 } QueueScan;
 
@@ -264,8 +263,8 @@ list_queues_step(void *arg)
 }
 
 /*
- * Give some queues a map, and collect those that need a visit.  One that got
- * the map of another queue is visited before others take its place.
+ * Give some queues a map, and collect those that need a visit.  One whose map
+ * is borrowed is visited before the next one.
  */
 static bool
 scan_queues_step(void *arg)
@@ -273,14 +272,14 @@ scan_queues_step(void *arg)
 	TimestampTz now = GetCurrentTimestamp();
 
 	scan.ndue = scan.nvisited = 0;
-	scan.evicts = false;
+	scan.is_borrowed = false;
 	for (int i = 0; i < QUEUES_AT_ONCE && scan.next < scan.n &&
-		 !(scan.evicts && scan.ndue > 0); i++)
+		 !scan.is_borrowed; i++)
 	{
 		int32		queue_id = scan.ids[scan.next++];
 
 		CHECK_FOR_INTERRUPTS();
-		if (availability_is_due(queue_id, now, &scan.evicts))
+		if (availability_is_due(queue_id, now, &scan.is_borrowed))
 			scan.due[scan.ndue++] = queue_id;
 	}
 	return false;
@@ -304,7 +303,7 @@ end_queue_scan(bool finished)
 				(errmsg_internal("visited all of %d queues", scan.n)));
 	}
 	else
-		database_map_evicted(worker.state, DT_NOBEGIN); /* begin again later */
+		database_map_missing(worker.state, DT_NOBEGIN); /* begin again later */
 
 	/* First visits, which were left to the scan, are due now. */
 	database_wake(DT_NOBEGIN, false);
@@ -325,12 +324,9 @@ continue_queue_scan(void)
 			visit_queue(queue_id);
 			worker_do_urgent(false);
 
-			/*
-			 * The next one gets the same map, or the scan would evict those
-			 * of all queues, one after the other.
-			 */
-			if (scan.evicts && scan.nvisited == scan.ndue)
-				shmem_evict_first(worker.extension, queue_id);
+			/* Listeners were notified, so the next one can have the map. */
+			if (scan.is_borrowed && scan.nvisited == scan.ndue)
+				shmem_return_map(worker.extension, queue_id);
 		}
 		else if (scan.next == scan.n)
 			end_queue_scan(true);
@@ -343,8 +339,8 @@ continue_queue_scan(void)
 /*
  * Returns when the worker has to visit all queues: when something is due in
  * one without a map, or at once if the list of queues that are ready is not
- * complete, and can be.  While more queues have messages than there may be
- * maps, the depths are not known, and the list cannot be complete.
+ * complete, and can be.  While more queues have messages than there is room
+ * for, the depths are not known, and the list cannot be complete.
  */
 static TimestampTz
 queue_scan_due(void)
@@ -352,7 +348,7 @@ queue_scan_due(void)
 	DatabaseState *state = worker.state;
 	uint64		generation;
 
-	if (pg_atomic_read_u64(&state->maps_evicted) !=
+	if (pg_atomic_read_u64(&state->maps_missing) !=
 		pg_atomic_read_u64(&state->maps_restored) &&
 		depth_is_known(&generation))
 		return DT_NOBEGIN;
@@ -459,10 +455,10 @@ due_queues(void)
 		scan = (QueueScan)
 		{
 			.began = clock_monotonic(),
-				.generation = pg_atomic_read_u64(&worker.state->maps_evicted)
+				.generation = pg_atomic_read_u64(&worker.state->maps_missing)
 		};
 
-		/* A map that is evicted from here on lowers it again. */
+		/* A map that is missing from here on lowers it again. */
 		pg_atomic_write_u64(&worker.state->full_visit_at, (uint64) DT_NOEND);
 		pg_memory_barrier();
 		if (task_step_or_postpone(POSTPONE_SCAN, 0, list_queues_step,

@@ -98,7 +98,7 @@ ready_handlers(HandlerSummary **ready)
 		}
 
 		/*
-		 * A map was evicted meanwhile, so one of the queues may be missing.
+		 * A map was missing meanwhile, so one of the queues may be.
 		 */
 		n = 0;
 	}

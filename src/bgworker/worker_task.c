@@ -140,7 +140,7 @@ lock_extension(void)
 		shmem_clear_maps(MyDatabaseId, worker.extension);
 		batch_state_clear(MyDatabaseId);
 		batch_state_probe_all();
-		database_map_evicted(worker.state, DT_NOBEGIN);
+		database_map_missing(worker.state, DT_NOBEGIN);
 	}
 }
 

@@ -389,8 +389,8 @@ claim_by_flags(ClaimAttempt *attempt)
 	uint64		generation;
 
 	/*
-	 * If none has anything, a map may have been evicted before we came to its
-	 * flag.
+	 * If none has anything, a queue may have been found to have no map, and
+	 * so no flag.
 	 */
 	if (ready_is_complete(&generation))
 		return claim_from_ready(attempt) || ready_was_complete(generation);

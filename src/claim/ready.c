@@ -7,25 +7,22 @@
  *	  An availability map whose queue may have something to claim has the flag
  *	  MAP_READY (shmem_map_flags.c).  A queue without a map has no flag, so the
  *	  flags are a complete list only after the database's worker has given a
- *	  map to every queue that may have messages, and until one of these is
- *	  evicted.  In shared memory maps_evicted counts these evictions, and
+ *	  map to every queue that may have messages, and while each of these has
+ *	  one.  In shared memory maps_missing counts how often one has none, and
  *	  maps_restored is what it was when the worker last began to make all maps:
  *	  the list is complete while they are equal.  A caller reads maps_restored
- *	  before it uses the list and compares it with maps_evicted afterwards; if
+ *	  before it uses the list and compares it with maps_missing afterwards; if
  *	  they differ, it lists all queues, and visits those with the flag, and
  *	  unless the depths are known, those without a map.
- *
- *	  So with more queues than maps the list is complete as long as no more
- *	  queues than that have messages.
  *
  *	  The flags are only hints: a flagged queue may be empty, so the caller
  *	  has to probe it or to claim from it.
  *
  *	  A session may be allowed to claim from few of the queues that are ready.
  *	  It looks at each of the others once, at the owner and the grants in the
- *	  row, and from then on passes over their maps, 32 at a time.  It does so
- *	  until an invalidation message says that a queue or a role has changed, a
- *	  map is given to another queue, or the session's role or project changes.
+ *	  row, and from then on passes over their maps.  It does so until an
+ *	  invalidation message says that a queue or a role has changed, a map is
+ *	  given to another queue, or the session's role or project changes.
  *
  * src/claim/ready.c
  *
@@ -60,7 +57,7 @@ typedef struct PassedOverKey
 } PassedOverKey;
 
 static PassedOverKey passed_over_key;
-static MapSet passed_over;
+static Bitmapset *passed_over = NULL;
 
 /* A number that changes when the members of a role may have changed */
 static uint64 memberships = 0;
@@ -115,7 +112,7 @@ ready_was_complete(uint64 generation)
 
 	/* Read the counter after the flags that the caller has read. */
 	pg_memory_barrier();
-	return pg_atomic_read_u64(&database->maps_evicted) == generation;
+	return pg_atomic_read_u64(&database->maps_missing) == generation;
 }
 
 /*
@@ -198,7 +195,8 @@ ready_begin(void)
 	strlcpy(key.project, setting_project, sizeof(key.project));
 	if (memcmp(&key, &passed_over_key, sizeof(key)) == 0)
 		return;
-	shmem_map_set_clear(&passed_over);
+	bms_free(passed_over);
+	passed_over = NULL;
 	passed_over_key = key;
 }
 
@@ -230,7 +228,11 @@ map_is_claimable(const AvailabilityMap *map, char *name, Queue *queue)
 	if (result == QUEUE_DENIED &&
 		passed_over_key.generation == catalog_generation() &&
 		passed_over_key.memberships == memberships)
-		shmem_map_set_add(&passed_over, map);
+	{
+		old = MemoryContextSwitchTo(TopMemoryContext);
+		passed_over = bms_add_member(passed_over, (int) map->number);
+		MemoryContextSwitchTo(old);
+	}
 	return result == QUEUE_OK;
 }
 
@@ -245,7 +247,7 @@ ready_next_claimable(uint32 *slot, char *name, Queue *queue)
 {
 	AvailabilityMap *map;
 
-	while ((map = shmem_next_flagged_except(MAP_READY, &passed_over,
+	while ((map = shmem_next_flagged_except(MAP_READY, passed_over,
 											slot)) != NULL)
 	{
 		CHECK_FOR_INTERRUPTS();

@@ -83,7 +83,7 @@ attach_runner_pool(void *area)
 void
 pool_init(void)
 {
-	shmem_add_area(sizeof(RunnerPool), 0, init_runner_pool,
+	shmem_add_area(sizeof(RunnerPool), init_runner_pool,
 				   attach_runner_pool);
 }
 

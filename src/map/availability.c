@@ -41,8 +41,7 @@
  *	  returns it.  A range that is returned without need costs one scan of it.
  *
  *	  4. Correctness never depends on a map.  Rows say what is free; the map
- *	  only says where to scan.  It may be evicted, cleared or absent at any
- *	  time: a map that is made anew knows nothing, and the next claim scans
+ *	  only says where to scan.  It may be cleared or absent at any time: a map that is made anew knows nothing, and the next claim scans
  *	  from the start.
  *
  *	  5. Without a callback.  None runs at COMMIT PREPARED, nor as a transaction
@@ -113,6 +112,7 @@
  */
 #include "postgres.h"
 
+#include "access/xact.h"
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
@@ -156,7 +156,6 @@ static int64 take_from_block(AvailabilityMap *map, int64 block,
 void
 availability_clear(AvailabilityMap *map, TimestampTz now)
 {
-	/* First what may fail, as the session may have to attach to memory. */
 	lanes_forget(map);
 	memset(map->next, 0, sizeof(map->next));
 	map->knows_delivered = false;
@@ -189,8 +188,8 @@ availability_reset(AvailabilityMap *map, TimestampTz now)
 }
 
 /*
- * Rows were written by other SQL, or something was not returned: forget all
- * that the map knows, and have the sessions that wait probe.  The caller has
+ * Rows were written by other SQL: forget all that the map knows, and have the
+ * sessions that wait probe.  The caller has
  * locked the map.
  */
 void
@@ -415,6 +414,7 @@ availability_take_numbers(int32 queue_id, int priorities, int wanted, int *n)
 		if (!map->knows_numbers)
 			know_numbers(map, block);
 		first = take_from_block(map, block, switches, wanted, n);
+		map->numbers_at = GetCurrentStatementStartTimestamp();
 		for (int i = 0; i < QUEUE_PRIORITIES; i++)
 			if (priorities & (1 << i))
 				raise_end(map, i, first + *n);
@@ -496,7 +496,8 @@ lower_first_due(AvailabilityMap *map, TimestampTz due)
 void
 availability_tell_due(int32 queue_id, TimestampTz due)
 {
-	AvailabilityMap *map = shmem_get_map(queue_id);
+	AvailabilityMap *map = shmem_has_room() ? shmem_get_map(queue_id) :
+	shmem_find_map(catalog_queue_oid(), queue_id);
 
 	if (map == NULL)
 		return;
@@ -531,7 +532,7 @@ availability_return(Oid extension, int32 queue_id, uint64 lane,
 	 */
 	if (map == NULL)
 	{
-		database_map_evicted(database_mine(), range->due);
+		database_map_missing(database_mine(), range->due);
 		return;
 	}
 
@@ -566,7 +567,7 @@ availability_return_delayed(Oid extension, int32 queue_id, TimestampTz from,
 	/* The worker has to know when it is due. */
 	if (map == NULL)
 	{
-		database_map_evicted(database_mine(), due);
+		database_map_missing(database_mine(), due);
 		return;
 	}
 	availability_add_delayed(map, from, due);
@@ -728,8 +729,8 @@ availability_close_overflow(AvailabilityMap *map)
 /* --- Queues that are dropped, or move between servers --- */
 
 /*
- * The queue was dropped, or has moved to another server: other queues get the
- * room of its lanes, and the worker has nothing to do here.
+ * The queue was dropped, or has moved to another server: other queues get its
+ * room, and the worker has nothing to do here.
  */
 void
 availability_drop_queue(Oid extension, int32 queue_id)
@@ -748,6 +749,7 @@ availability_drop_queue(Oid extension, int32 queue_id)
 	shmem_clear_flag(map, MAP_READY);
 	pg_atomic_write_u64(&map->wake_at, (uint64) DT_NOEND);
 	LWLockRelease(&map->lock);
+	shmem_give_back_map(extension, queue_id);
 }
 
 /*
@@ -762,7 +764,7 @@ availability_move_queue(Oid extension, int32 queue_id)
 	/* The worker finds it by visiting all queues. */
 	if (map == NULL)
 	{
-		database_map_evicted(database_mine(), DT_NOBEGIN);
+		database_map_missing(database_mine(), DT_NOBEGIN);
 		return;
 	}
 	availability_reset(map, GetCurrentTimestamp());

@@ -71,16 +71,15 @@ typedef struct AvailabilityMap
 	LWLock		lock;
 
 	/* The key */
-	pg_atomic_uint32 database;	/* InvalidOid if the map was never used */
+	pg_atomic_uint32 database;	/* InvalidOid if the map is not in use */
 	pg_atomic_uint32 extension; /* OID of the table queue_data.queue */
 	pg_atomic_uint32 queue_id;
 
 	/* The map as a whole */
-	bool		used;			/* recently; such a map is not evicted */
+	EntryNumber owner;			/* of the queue; place_owners.c */
 	uint64		incarnation;	/* changes when the map is made or cleared, or
 								 * a visit is requested; unique */
 	uint32		changes;		/* counts changes that matter to the worker */
-	uint32		missed;			/* see shmem_miss() */
 
 	/* Reservations; availability_reserve.c */
 	int			open;			/* how many are open */
@@ -91,6 +90,7 @@ typedef struct AvailabilityMap
 	int64		block_next;		/* the rest of the block of numbers */
 	int64		block_end;
 	uint32		switches;		/* of the ring, when the block was taken */
+	TimestampTz numbers_at;		/* when a push was given numbers last */
 
 	/* In which ranges something may be free */
 	int64		next[QUEUE_PRIORITIES]; /* all numbers below were reserved
@@ -125,6 +125,8 @@ typedef struct AvailabilityMap
 	 * counts.c: numbers of messages, and claims whose ends are not known yet
 	 */
 	uint64		depth_generation;	/* in which both were counted */
+	uint64		unknown_in;		/* the generation in which they are not known,
+								 * or 0; see init_map() */
 	int64		depths[DEPTHS];
 	ClaimedMessages claimed;
 

@@ -57,10 +57,9 @@ availability_set_lanes(AvailabilityMap *map, int bound)
 	if (map->has_lanes && map->bound == bound)
 		return false;
 
-	/* This comes first, because it may fail. */
-	availability_clear(map, GetCurrentTimestamp());
 	map->has_lanes = true;
 	map->bound = bound;
+	availability_clear(map, GetCurrentTimestamp());
 	return true;
 }
 
@@ -266,7 +265,7 @@ availability_begin_delivered(int32 queue_id, int bound)
 	if (!map->knows_delivered && map->learn_at <= now)
 	{
 		/* There is still no room: the worker would read in vain. */
-		if (map->learn_at != 0 && lanes_space() == 0)
+		if (map->learn_at != 0 && lanes_space(map) == 0)
 			availability_lose_delivered(map);
 		else
 		{

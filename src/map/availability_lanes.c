@@ -151,10 +151,3 @@ availability_end_turns(const uint64 *lanes, const bool *keeps, int n)
 			lanes_keep_turn(map, lanes[i]);
 	LWLockRelease(&map->lock);
 }
-
-/* The reservation was abandoned. */
-void
-availability_forget_lanes(void)
-{
-	reserved.n = 0;
-}

@@ -31,6 +31,5 @@ extern void availability_end_turns(const uint64 *lanes, const bool *keeps,
 extern int	availability_add_lanes(AvailabilityMap *map,
 								   const ReserveRequest *request,
 								   int64 width, MessageRange *first);
-extern void availability_forget_lanes(void);
 
 #endif							/* QUEUE_AVAILABILITY_LANES_H */

@@ -5,8 +5,8 @@
  *
  * NOTES
  *	  Each map is read under its lock, one after the other.  A queue whose map
- *	  is evicted and made again meanwhile may be missing from the list, or be
- *	  in it twice.
+ *	  is given back and made again meanwhile may be missing from the list, or
+ *	  be in it twice.
  *
  * src/map/availability_list.c
  *

@@ -12,7 +12,7 @@
  *	  open while there are messages that it has chosen and not marked, because
  *	  these are no longer in the map, and not yet claimed.
  *
- *	  The map counts open reservations ("open"), and is not evicted while
+ *	  The map counts open reservations ("open"), and is not given back while
  *	  there is one.
  *
  *	  A claim that ends with an error leaves its reservations open.
@@ -92,7 +92,6 @@ static void reserve_overflow(AvailabilityMap *map, ReserveRequest *request,
 static bool has_lane_space(const AvailabilityMap *map, ReserveRequest *request);
 static bool reserve_of_groups(AvailabilityMap *map,
 							  ReserveRequest *request);
-static void abandon_reservation(AvailabilityMap *map, bool is_overflow);
 
 /* --- A range --- */
 
@@ -112,21 +111,10 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 	ReserveResult result = RESERVE_NONE;
 	bool		forgotten = false;
 
-	/*
-	 * Lanes need memory, which we cannot allocate while we hold the lock of a
-	 * map: as much as has_lane_space() asks for.
-	 */
-	if (request->has_lanes)
-		lanes_grow(SPACE_MIN);
 	map = shmem_get_map(request->queue_id);
 
-	/* While we have something reserved, its map is not evicted. */
+	/* While we have something reserved, its map is not given back. */
 	Assert(reserved.map == NULL || reserved.map == map);
-
-	/*
-	 * All maps are in use, or there is no memory: the caller tries again for
-	 * a while, and then reads the whole queue.
-	 */
 	if (map == NULL)
 		return RESERVE_WAIT;
 
@@ -287,7 +275,7 @@ has_lane_space(const AvailabilityMap *map, ReserveRequest *request)
 	/* The claim has given something to lanes, and takes one of them now. */
 	if (request->prefers_lanes && !has_no_lane)
 		return false;
-	request->space = lanes_space();
+	request->space = lanes_space(map);
 
 	/*
 	 * If the claim has no lane to take, space for one is enough.  Otherwise
@@ -633,7 +621,7 @@ availability_moved(TimestampTz from, TimestampTz due)
 
 	/* A queue without a map is found by a scan of all queues. */
 	if (moving.map == NULL && due != DT_NOEND)
-		database_map_evicted(database_mine(), due);
+		database_map_missing(database_mine(), due);
 }
 
 /*
@@ -670,45 +658,6 @@ availability_close_all(void)
 	if (reserved.map != NULL)
 		availability_give_back(-1, &none, GetCurrentTimestamp());
 	availability_close();
-}
-
-/*
- * The transaction has ended, and the session cannot give back what it has
- * reserved: close the reservations, and have the maps begin anew
- * (shmem_miss()).
- */
-void
-availability_abandon_all(void)
-{
-	availability_forget_lanes();
-	if (reserved.map != NULL)
-	{
-		abandon_reservation(reserved.map,
-							reserved.kind == RESERVED_OVERFLOW);
-		reserved.kind = RESERVED_NOTHING;
-		reserved.map = NULL;
-	}
-	if (moving.map != NULL)
-		abandon_reservation(moving.map, false);
-	moving.map = NULL;
-}
-
-static void
-abandon_reservation(AvailabilityMap *map, bool is_overflow)
-{
-	bool		waiting;
-
-	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-
-	/* A claim that sees the reservation closed sees this too. */
-	shmem_miss(map_extension(map), map_queue_id(map));
-	map->open--;
-	map->open_overflow -= is_overflow ? 1 : 0;
-	waiting = map->waiting;
-	map->waiting = false;
-	LWLockRelease(&map->lock);
-	if (waiting)
-		ConditionVariableBroadcast(shmem_close_condition(map));
 }
 
 /* Returns whether this session has anything reserved. */

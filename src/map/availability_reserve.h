@@ -65,7 +65,7 @@ typedef enum ReserveResult
 	RESERVE_WAIT				/* other sessions have reservations open, and
 								 * may give something back; or the worker has
 								 * to move delayed messages; or there is no
-								 * room for a map */
+								 * room for a map, and then the wait fails */
 } ReserveResult;
 
 /* A range */
@@ -87,7 +87,6 @@ extern void availability_moved(TimestampTz from, TimestampTz due);
 /* The end of a transaction, in the order of pending.c */
 extern void availability_close_all(void);
 extern void availability_end_move(bool commit);
-extern void availability_abandon_all(void);
 extern bool availability_is_reserving(void);
 
 #endif							/* QUEUE_AVAILABILITY_RESERVE_H */

@@ -40,15 +40,13 @@ static void sleep_until_close(AvailabilityMap *map);
 
 /*
  * View what a claim would scan now, for a probe, which reserves nothing and
- * reports nothing to the map.  Returns false if the queue has no map, and no
- * other queue can do without one: a session that probes all queues would evict
- * map after map, and none would know anything any more.
+ * reports nothing to the map.  Returns false if there is no room for a map.
  */
 bool
 availability_view(int32 queue_id, bool has_lanes, TimestampTz now,
 				  AvailabilityView *view)
 {
-	AvailabilityMap *map = shmem_get_spare_map(queue_id);
+	AvailabilityMap *map = shmem_get_map(queue_id);
 
 	if (map == NULL)
 		return false;
@@ -116,8 +114,9 @@ availability_awaits_move(const AvailabilityMap *map, TimestampTz now)
 
 /*
  * Wait until another session closes a reservation of the queue, or none has
- * one open and the worker has nothing to move; for WAIT_STEP at most.  Returns false if the waits of the call
- * have taken WAIT_MAX together, or if there is no memory for any map.  *until
+ * one open and the worker has nothing to move; for WAIT_STEP at most.  Returns
+ * false if the waits of the call have taken WAIT_MAX together, or if the queue
+ * has no map any more.  *until
  * is 0 before the first wait of a call.
  */
 bool
@@ -128,16 +127,12 @@ availability_wait_for_close(int32 queue_id, int64 *until)
 
 	if (*until == 0)
 		*until = now + WAIT_MAX * 1000;
-	if (map != NULL)
-		LWLockRelease(&map->lock);
-	if (now >= *until || (map == NULL && shmem_count_maps() == 0))
+	if (map == NULL)
 		return false;
-	if (map != NULL)
-		sleep_until_close(map);
-
-	/* The queue has no map, as all others are in use right now. */
-	else
-		pg_usleep(1000);
+	LWLockRelease(&map->lock);
+	if (now >= *until)
+		return false;
+	sleep_until_close(map);
 	CHECK_FOR_INTERRUPTS();
 	return true;
 }

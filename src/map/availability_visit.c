@@ -86,7 +86,7 @@ fill_visit(AvailabilityVisit *visit, const AvailabilityMap *map)
 }
 
 /*
- * Returns the map that was visited, locked; or NULL if it was evicted or has
+ * Returns the map that was visited, locked; or NULL if it was given back or has
  * begun anew.
  */
 static AvailabilityMap *
@@ -126,7 +126,7 @@ availability_request_visit(Oid extension, int32 queue_id)
 	/* The worker finds the queue by visiting all of them. */
 	if (map == NULL)
 	{
-		database_map_evicted(database_mine(), DT_NOBEGIN);
+		database_map_missing(database_mine(), DT_NOBEGIN);
 		return;
 	}
 	examine_again(map);
@@ -135,34 +135,37 @@ availability_request_visit(Oid extension, int32 queue_id)
 
 /*
  * Returns whether the worker has to visit this queue, even if it has set it
- * quiet before.  The queue gets a map if it has none; *evicts is set if that
- * has taken the place of another one.
+ * quiet before.  The queue gets a map if it has none; *is_borrowed is set if
+ * there is no room for that, so that the caller has to give it back.
  */
 bool
-availability_is_due(int32 queue_id, TimestampTz now, bool *evicts)
+availability_is_due(int32 queue_id, TimestampTz now, bool *is_borrowed)
 {
 	AvailabilityMap *map = shmem_find_map(catalog_queue_oid(), queue_id);
 	uint64		generation;
 	bool		result;
 
-	*evicts = false;
-	if (map == NULL && !shmem_has_room())
-	{
-		/*
-		 * Where the depths are known, a queue without a map has no messages
-		 * (counts.c): to evict another map for it would be of no use.
-		 */
-		if (depth_is_known(&generation))
-			return false;
-		*evicts = true;
-	}
+	*is_borrowed = false;
+
+	/*
+	 * Where the depths are known, a queue without a map has no messages
+	 * (counts.c), and needs none.
+	 */
+	if (map == NULL && depth_is_known(&generation))
+		return false;
 	if (map == NULL)
 		map = shmem_get_map(queue_id);
-
-	/* There is no room.  Only another scan of all queues finds it again. */
 	if (map == NULL)
 	{
-		database_map_evicted(database_mine(), now);
+		*is_borrowed = true;
+		map = shmem_borrow_map(queue_id);
+	}
+
+	/* Sessions wait in those that were borrowed before: look again later. */
+	if (map == NULL)
+	{
+		*is_borrowed = false;
+		database_map_missing(database_mine(), now);
 		return true;
 	}
 
@@ -522,9 +525,10 @@ availability_begin_wait(int32 queue_id)
 	Assert(waited_for == NULL);
 	if (map == NULL)
 		return NULL;
-	waited_for = shmem_add_waiter(map) ? map : NULL;
+	map->waiters++;
+	waited_for = map;
 	LWLockRelease(&map->lock);
-	return waited_for;
+	return map;
 }
 
 /*
@@ -541,7 +545,7 @@ availability_end_wait(bool pass_on)
 	waited_for = NULL;
 	ConditionVariableCancelSleep();
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-	shmem_remove_waiter(map);
+	map->waiters--;
 	LWLockRelease(&map->lock);
 	if (pass_on)
 		ConditionVariableSignal(&map->arrival);

@@ -268,7 +268,7 @@ set_lane_state(AvailabilityMap *map, Lane *entry, LaneState state)
 		leave_place(map, entry);
 	entry->state = state;
 	if (state == LANE_NO_ENTRY)
-		lane_free(entry);
+		lane_free(map, entry);
 	else
 		enter_place(map, entry);
 }
@@ -316,7 +316,7 @@ lanes_add(AvailabilityMap *map, uint64 lane, const MessageRange *range,
 		entry = lane_make(map, lane, false);
 	if (entry == NULL)
 		return false;
-	added = lane_add_piece(&entry->pieces[range->priority], range, false);
+	added = lane_add_piece(map, &entry->pieces[range->priority], range, false);
 
 	/* It may have been under a claim, and counted toward the bound. */
 	settle_with_room(map, entry);
@@ -342,7 +342,7 @@ lanes_give_back(AvailabilityMap *map, uint64 lane, const MessageRange *range)
 	if (entry == NULL)
 		return !is_rest;
 	if (is_rest)
-		added = lane_add_piece(&entry->pieces[range->priority], range, true);
+		added = lane_add_piece(map, &entry->pieces[range->priority], range, true);
 
 	/* settle_lane() would leave it taken. */
 	set_lane_state(map, entry, state_of_untaken(entry));
@@ -360,7 +360,7 @@ take_from_lane(AvailabilityMap *map, Lane *entry, int64 width,
 	Assert(has_pieces(entry));
 	while (entry->pieces[priority].first == 0)
 		priority--;
-	lane_take_pieces(&entry->pieces[priority], width, range);
+	lane_take_pieces(map, &entry->pieces[priority], width, range);
 
 	/*
 	 * Where groups have a bound, others must not overtake the range.  The
@@ -385,8 +385,6 @@ lanes_take(AvailabilityMap *map, int64 width, uint64 *lane, uint32 *changes,
 	if (map->first_lane == 0)
 		return false;
 
-	/* Another session may have made it where we have not attached yet. */
-	lanes_attach();
 	entry = lane_at(map->first_lane);
 	*lane = entry->lane;
 	*changes = entry->changed;
@@ -448,7 +446,6 @@ lanes_forget(AvailabilityMap *map)
 {
 	EntryNumber number;
 
-	lanes_attach();
 	while ((number = map->waiting_lanes) != 0 ||
 		   (number = map->first_lane) != 0 ||
 		   (number = map->first_resting) != 0)
@@ -456,8 +453,8 @@ lanes_forget(AvailabilityMap *map)
 		Lane	   *entry = lane_at(number);
 
 		for (int p = 0; p < QUEUE_PRIORITIES; p++)
-			lane_free_pieces(&entry->pieces[p]);
-		lane_free_pieces(&entry->delivered);
+			lane_free_pieces(map, &entry->pieces[p]);
+		lane_free_pieces(map, &entry->delivered);
 		set_lane_state(map, entry, LANE_NO_ENTRY);
 	}
 }
@@ -472,7 +469,6 @@ lanes_list(const AvailabilityMap *map, MessageRange *ranges, int max)
 	EntryNumber i = map->first_lane;
 	int			n = 0;
 
-	lanes_attach();
 	for (int left = map->nlanes; left > 0 && n <= max; left--)
 	{
 		for (int p = QUEUE_PRIORITIES - 1; p >= 0 && n <= max; p--)
@@ -520,7 +516,7 @@ lanes_add_delivered(AvailabilityMap *map, uint64 lane,
 	if (entry == NULL)
 		return false;
 	known = lane_includes(&entry->delivered, range) ||
-		lane_append_delivered(&entry->delivered, range);
+		lane_append_delivered(map, &entry->delivered, range);
 
 	/*
 	 * No callback may report when these messages leave room (PREPARE), so the
@@ -547,9 +543,9 @@ lanes_set_delivered(AvailabilityMap *map, uint64 lane,
 	if (entry == NULL)
 		return nfound == 0;
 	for (int i = 0; i < nold; i++)
-		lane_cut_pieces(&entry->delivered, &old[i]);
+		lane_cut_pieces(map, &entry->delivered, &old[i]);
 	for (int i = 0; i < nfound && result; i++)
-		result = lane_append_delivered(&entry->delivered, &found[i]);
+		result = lane_append_delivered(map, &entry->delivered, &found[i]);
 	settle_lane(map, entry);
 	return result;
 }
@@ -569,7 +565,7 @@ lanes_make_room(AvailabilityMap *map, uint64 lane,
 	if (entry == NULL)
 		return false;
 	if (finished != NULL)
-		lane_cut_pieces(&entry->delivered, finished);
+		lane_cut_pieces(map, &entry->delivered, finished);
 
 	/* What is taken of it comes back, if the claim or probe takes nothing. */
 	result = has_pieces(entry) || entry->state == LANE_TAKEN;
@@ -640,7 +636,6 @@ lanes_next_wake(const AvailabilityMap *map)
 {
 	if (map->waiting_lanes == 0)
 		return DT_NOEND;
-	lanes_attach();
 	return lane_at(map->waiting_lanes)->not_before;
 }
 
@@ -652,7 +647,6 @@ lanes_wake(AvailabilityMap *map, TimestampTz now)
 {
 	int			n = 0;
 
-	lanes_attach();
 	while (map->waiting_lanes != 0)
 	{
 		Lane	   *entry = lane_at(map->waiting_lanes);

@@ -12,13 +12,12 @@
  *	  and claims pass over them; so only numbers that are close are in one
  *	  piece.  Another list, in no order, has what was delivered.
  *
- *	  2. Room.  Lanes are in a table that grows (shmem_table.c), up to half as
- *	  many more than there can be maps, and so are the pieces beside them.  A
- *	  transaction that has ended cannot allocate memory for the lanes that it
- *	  adds; so it calls lanes_grow() before its end.  If there is no unused
- *	  lane nevertheless, or no piece for what comes behind all others of its
- *	  list, the caller has to leave what it would have added in the map.  A
- *	  part of both is only for what was delivered, or is given back.
+ *	  2. Room.  There is room for queue.max_active_groups lanes, and for ten
+ *	  times as many pieces, of all queues together.  The queues of one owner get
+ *	  at most half of both (place_owners.c).  If there is no unused lane, or
+ *	  no piece for what comes behind all others of its list, the caller has to
+ *	  leave what it would have added in the map.  A part of both is only for
+ *	  what was delivered, or is given back.
  *
  *	  3. Locks.  Lanes are found by the map of their queue and the number of
  *	  the lane, in the index of the table.  The lock of the map protects its
@@ -35,6 +34,8 @@
 #include "common/hashfn.h"
 
 #include "map/lanes_table.h"
+#include "map/place_owners.h"
+#include "shmem/database_state.h"
 #include "shmem/shmem.h"
 #include "util/settings.h"
 
@@ -73,36 +74,35 @@ typedef struct Pool
 typedef struct SharedLanes
 {
 	LWLock		lock;
-	SharedTable table;
 	Pool		lanes;
 	Pool		pieces;
 } SharedLanes;
 
 static SharedLanes *shared = NULL;
 
-/* A part also has the pieces. */
-static Table lanes =
-{
-	.entry_size = MAXALIGN(sizeof(Lane)),
-	.extra_size = TABLE_FIRST_PART * PIECES_PER_LANE * sizeof(Piece)
-};
+static Table lanes = {.entry_size = MAXALIGN(sizeof(Lane))};
+static Piece *pieces = NULL;
 
 static void init_lanes(void *area);
 static void attach_lanes(void *area);
 static Piece *piece_at(EntryNumber number);
-static uint32 lanes_max(void);
 static uint32 pool_size(const Pool *pool);
-static int	room_in_pool(const Pool *pool);
+static uint32 *used_by_owner(const AvailabilityMap *map, const Pool *pool);
+static int	room_in_pool(const AvailabilityMap *map, const Pool *pool);
 static EntryNumber *next_unused(const Pool *pool, EntryNumber number);
-static EntryNumber take_unused(Pool *pool, bool reserve);
-static void put_unused(Pool *pool, EntryNumber number);
+static EntryNumber take_unused(const AvailabilityMap *map, Pool *pool,
+							   bool reserve);
+static void put_unused(const AvailabilityMap *map, Pool *pool,
+					   EntryNumber number);
 static uint32 hash_lane(EntryNumber map, uint64 lane);
 static EntryNumber *link_to_next(PieceList *list, EntryNumber number);
 static EntryNumber *link_to_previous(PieceList *list, EntryNumber number);
 static void fill_range(MessageRange *range, const Piece *piece);
-static bool insert_piece(PieceList *list, EntryNumber previous,
-						 const MessageRange *range, bool reserve);
-static void free_piece(PieceList *list, EntryNumber number);
+static bool insert_piece(const AvailabilityMap *map, PieceList *list,
+						 EntryNumber previous, const MessageRange *range,
+						 bool reserve);
+static void free_piece(const AvailabilityMap *map, PieceList *list,
+					   EntryNumber number);
 static bool is_close(const Piece *piece, const MessageRange *range);
 static void extend_piece(Piece *piece, const MessageRange *range);
 static EntryNumber find_previous_piece(const PieceList *list, int64 first,
@@ -113,70 +113,29 @@ static EntryNumber find_previous_piece(const PieceList *list, int64 first,
 static void
 init_lanes(void *area)
 {
-	SharedLanes *new = area;
-
-	shmem_init_lock(&new->lock, LOCK_LANES);
-	table_init(&new->table);
+	shmem_init_lock(&((SharedLanes *) area)->lock, LOCK_LANES);
 }
 
 static void
 attach_lanes(void *area)
 {
+	char	   *memory = (char *) area + MAXALIGN(sizeof(SharedLanes));
+
 	shared = area;
-	lanes.shared = &shared->table;
+	table_attach(&lanes, memory);
+	pieces = (Piece *) (memory + table_memory(&lanes));
 }
 
-/* To be called once, when the library is loaded. */
+/*
+ * To be called once, when the library is loaded and the settings are defined.
+ */
 void
 lanes_init(void)
 {
-	shmem_add_area(sizeof(SharedLanes), lanes.entry_size + lanes.extra_size,
+	lanes.size = setting_max_active_groups;
+	shmem_add_area(MAXALIGN(sizeof(SharedLanes)) + table_memory(&lanes) +
+				   PIECES_PER_LANE * lanes.size * sizeof(Piece),
 				   init_lanes, attach_lanes);
-}
-
-/* Returns how many lanes there can be. */
-static uint32
-lanes_max(void)
-{
-	uint32		n = (uint32) setting_max_availability_maps;
-
-	return n + n / 2;
-}
-
-/*
- * Provide for n more lanes, with one piece each, as far as there is memory.
- * To be called before the end of a transaction that may add them.
- */
-void
-lanes_grow(int n)
-{
-	uint32		wanted;
-
-	/* It may use lanes that there are, even if it adds none. */
-	table_attach(&lanes);
-	if (n == 0)
-		return;
-	wanted = Max(shared->lanes.n, shared->pieces.n / PIECES_PER_LANE) + n;
-
-	/* More than that, because other transactions may end at the same time. */
-	(void) table_grow(&lanes, Min(wanted + wanted / 2, lanes_max()) + 1);
-}
-
-/* Attach to all lanes, as far as they exist now. */
-void
-lanes_attach(void)
-{
-	table_attach(&lanes);
-}
-
-/*
- * Returns whether the session is attached to all lanes.  The caller holds the
- * parts of tables (table_hold_parts).
- */
-bool
-lanes_are_attached(void)
-{
-	return table_is_attached(&lanes);
 }
 
 /* --- Entries --- */
@@ -190,40 +149,51 @@ lane_at(EntryNumber number)
 static Piece *
 piece_at(EntryNumber number)
 {
-	uint32		first;
-	int			part = table_part(number / PIECES_PER_LANE, &first);
-
-	return (Piece *) lanes.extras[part] + (number - first * PIECES_PER_LANE);
+	Assert(number > 0 && number <= pool_size(&shared->pieces));
+	return &pieces[number - 1];
 }
 
-/* Returns for how many entries there is memory.  Entry 0 is not used. */
+/* Returns how many entries there are. */
 static uint32
 pool_size(const Pool *pool)
 {
-	uint32		n = table_size(lanes.nparts);
-
-	n = n == 0 ? 0 : Min(n - 1, lanes_max());
-	return pool == &shared->lanes ? n : n * PIECES_PER_LANE;
+	return pool == &shared->lanes ? lanes.size :
+		lanes.size * PIECES_PER_LANE;
 }
 
-/* Returns how many entries are not in use, besides the reserve. */
-static int
-room_in_pool(const Pool *pool)
+/* Returns how many entries the queues of the owner of this one have. */
+static uint32 *
+used_by_owner(const AvailabilityMap *map, const Pool *pool)
 {
-	uint32		size = pool_size(pool);
-
-	return Max((int) (size - size / RESERVE_SHARE) - (int) pool->n, 0);
+	Assert(LWLockHeldByMe(&shared->lock));
+	return pool == &shared->lanes ? owner_groups(map->owner) :
+		owner_pieces(map->owner);
 }
 
-/* Returns for how many lanes there is room, at least. */
+/*
+ * Returns how many entries the queue can still have, besides the reserve.  Its
+ * owner gets at most half of all.
+ */
+static int
+room_in_pool(const AvailabilityMap *map, const Pool *pool)
+{
+	int			size = pool_size(pool);
+	int			half = size / 2;
+
+	return Max(Min(size - size / RESERVE_SHARE - (int) pool->n,
+				   half - half / RESERVE_SHARE -
+				   (int) *used_by_owner(map, pool)), 0);
+}
+
+/* Returns for how many lanes of this queue there is room, at least. */
 int
-lanes_space(void)
+lanes_space(const AvailabilityMap *map)
 {
 	int			room;
 
 	LWLockAcquire(&shared->lock, LW_SHARED);
-	table_attach(&lanes);
-	room = Min(room_in_pool(&shared->lanes), room_in_pool(&shared->pieces));
+	room = Min(room_in_pool(map, &shared->lanes),
+			   room_in_pool(map, &shared->pieces));
 	LWLockRelease(&shared->lock);
 	return room;
 }
@@ -240,13 +210,13 @@ next_unused(const Pool *pool, EntryNumber number)
  * number, or 0 if there is no room.
  */
 static EntryNumber
-take_unused(Pool *pool, bool reserve)
+take_unused(const AvailabilityMap *map, Pool *pool, bool reserve)
 {
+	uint32	   *used = used_by_owner(map, pool);
 	EntryNumber number = pool->unused;
 
 	Assert(LWLockHeldByMeInMode(&shared->lock, LW_EXCLUSIVE));
-	table_attach(&lanes);
-	if (!reserve && room_in_pool(pool) == 0)
+	if (reserve ? *used >= pool_size(pool) / 2 : room_in_pool(map, pool) == 0)
 		return 0;
 	if (number != 0)
 		pool->unused = *next_unused(pool, number);
@@ -255,16 +225,18 @@ take_unused(Pool *pool, bool reserve)
 	else
 		return 0;
 	pool->n++;
+	(*used)++;
 	return number;
 }
 
 static void
-put_unused(Pool *pool, EntryNumber number)
+put_unused(const AvailabilityMap *map, Pool *pool, EntryNumber number)
 {
 	Assert(LWLockHeldByMeInMode(&shared->lock, LW_EXCLUSIVE));
 	*next_unused(pool, number) = pool->unused;
 	pool->unused = number;
 	pool->n--;
+	(*used_by_owner(map, pool))--;
 }
 
 static uint32
@@ -302,7 +274,7 @@ lane_make(AvailabilityMap *map, uint64 lane, bool reserve)
 	Lane	   *entry = NULL;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	number = take_unused(&shared->lanes, reserve);
+	number = take_unused(map, &shared->lanes, reserve);
 	if (number != 0)
 	{
 		entry = lane_at(number);
@@ -314,16 +286,18 @@ lane_make(AvailabilityMap *map, uint64 lane, bool reserve)
 		table_add(&lanes, number, hash_lane(map->number, lane));
 	}
 	LWLockRelease(&shared->lock);
+	if (entry == NULL)
+		database_found_no_room();
 	return entry;
 }
 
-/* Free the entry of a lane, which has no pieces any more. */
+/* Free the entry of a lane of a map, which has no pieces any more. */
 void
-lane_free(Lane *entry)
+lane_free(const AvailabilityMap *map, Lane *entry)
 {
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	table_remove(&lanes, entry->number);
-	put_unused(&shared->lanes, entry->number);
+	put_unused(map, &shared->lanes, entry->number);
 	LWLockRelease(&shared->lock);
 }
 
@@ -359,14 +333,14 @@ link_to_previous(PieceList *list, EntryNumber number)
  * room.
  */
 static bool
-insert_piece(PieceList *list, EntryNumber previous, const MessageRange *range,
-			 bool reserve)
+insert_piece(const AvailabilityMap *map, PieceList *list,
+			 EntryNumber previous, const MessageRange *range, bool reserve)
 {
 	EntryNumber number;
 	Piece	   *piece;
 
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	number = take_unused(&shared->pieces, reserve);
+	number = take_unused(map, &shared->pieces, reserve);
 	LWLockRelease(&shared->lock);
 	if (number == 0)
 		return false;
@@ -382,20 +356,20 @@ insert_piece(PieceList *list, EntryNumber previous, const MessageRange *range,
 }
 
 static void
-free_piece(PieceList *list, EntryNumber number)
+free_piece(const AvailabilityMap *map, PieceList *list, EntryNumber number)
 {
 	Piece	   *piece = piece_at(number);
 
 	*link_to_next(list, piece->previous) = piece->next;
 	*link_to_previous(list, piece->next) = piece->previous;
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	put_unused(&shared->pieces, number);
+	put_unused(map, &shared->pieces, number);
 	LWLockRelease(&shared->lock);
 }
 
 /* Free all pieces of a list. */
 void
-lane_free_pieces(PieceList *list)
+lane_free_pieces(const AvailabilityMap *map, PieceList *list)
 {
 	uint32		n = 0;
 
@@ -409,6 +383,7 @@ lane_free_pieces(PieceList *list)
 	piece_at(list->last)->next = shared->pieces.unused;
 	shared->pieces.unused = list->first;
 	shared->pieces.n -= n;
+	*used_by_owner(map, &shared->pieces) -= n;
 	LWLockRelease(&shared->lock);
 	list->first = list->last = 0;
 }
@@ -458,7 +433,8 @@ find_previous_piece(const PieceList *list, int64 first, bool *exact)
  * by means of the reserve.  Returns false if there is no room.
  */
 bool
-lane_add_piece(PieceList *list, const MessageRange *range, bool reserve)
+lane_add_piece(const AvailabilityMap *map, PieceList *list,
+			   const MessageRange *range, bool reserve)
 {
 	bool		exact;
 	EntryNumber previous = find_previous_piece(list, range->first, &exact);
@@ -478,7 +454,7 @@ lane_add_piece(PieceList *list, const MessageRange *range, bool reserve)
 	 * or claims would take that piece first.
 	 */
 	else if ((next != 0 && is_close(piece_at(next), range)) ||
-			 !insert_piece(list, previous, range, reserve))
+			 !insert_piece(map, list, previous, range, reserve))
 	{
 		if (next == 0)
 			return false;
@@ -492,9 +468,10 @@ lane_add_piece(PieceList *list, const MessageRange *range, bool reserve)
  * there is no room.
  */
 bool
-lane_append_delivered(PieceList *list, const MessageRange *range)
+lane_append_delivered(const AvailabilityMap *map, PieceList *list,
+					  const MessageRange *range)
 {
-	return insert_piece(list, list->last, range, true);
+	return insert_piece(map, list, list->last, range, true);
 }
 
 /*
@@ -502,7 +479,8 @@ lane_append_delivered(PieceList *list, const MessageRange *range)
  * these as it has pieces for.
  */
 void
-lane_take_pieces(PieceList *list, int64 width, MessageRange *range)
+lane_take_pieces(const AvailabilityMap *map, PieceList *list, int64 width,
+				 MessageRange *range)
 {
 	int64		last = piece_at(list->first)->first + width - 1;
 	EntryNumber next;
@@ -523,7 +501,7 @@ lane_take_pieces(PieceList *list, int64 width, MessageRange *range)
 		if (piece->last > last)
 			piece->first = last + 1;
 		else
-			free_piece(list, i);
+			free_piece(map, list, i);
 	}
 	Assert(list->first == 0 || piece_at(list->first)->first > last);
 }
@@ -534,7 +512,8 @@ lane_take_pieces(PieceList *list, int64 width, MessageRange *range)
  * the piece stays.
  */
 void
-lane_cut_pieces(PieceList *list, const MessageRange *range)
+lane_cut_pieces(const AvailabilityMap *map, PieceList *list,
+				const MessageRange *range)
 {
 	EntryNumber next;
 
@@ -550,11 +529,11 @@ lane_cut_pieces(PieceList *list, const MessageRange *range)
 		fill_range(&rest, piece);
 		rest.first = range->last + 1;
 		if (piece->first >= range->first && piece->last <= range->last)
-			free_piece(list, i);
+			free_piece(map, list, i);
 		else if (piece->first >= range->first)
 			piece->first = rest.first;
 		else if (piece->last <= range->last ||
-				 insert_piece(list, i, &rest, true))
+				 insert_piece(map, list, i, &rest, true))
 			piece->last = range->first - 1;
 	}
 }
@@ -601,4 +580,22 @@ int64
 lane_last_number(const PieceList *list)
 {
 	return piece_at(list->last)->last;
+}
+
+/* Returns how many lanes and pieces there are in use. */
+void
+lanes_count(uint32 *nlanes, uint32 *npieces, uint32 *max_pieces)
+{
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	*nlanes = shared->lanes.n;
+	*npieces = shared->pieces.n;
+	*max_pieces = pool_size(&shared->pieces);
+	LWLockRelease(&shared->lock);
+}
+
+/* Returns how much memory a piece takes. */
+Size
+lane_piece_size(void)
+{
+	return sizeof(Piece);
 }

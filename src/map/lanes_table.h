@@ -62,25 +62,24 @@ typedef struct Lane
 } Lane;
 
 extern void lanes_init(void);
-extern void lanes_grow(int n);
-extern void lanes_attach(void);
-extern bool lanes_are_attached(void);
 
 /* Entries */
-extern int	lanes_space(void);
+extern int	lanes_space(const AvailabilityMap *map);
+extern Size lane_piece_size(void);
+extern void lanes_count(uint32 *nlanes, uint32 *npieces, uint32 *max_pieces);
 extern Lane *lane_at(EntryNumber number);
 extern Lane *lane_find(const AvailabilityMap *map, uint64 lane);
 extern Lane *lane_make(AvailabilityMap *map, uint64 lane, bool reserve);
-extern void lane_free(Lane *entry);
+extern void lane_free(const AvailabilityMap *map, Lane *entry);
 
 /* Lists of pieces */
-extern bool lane_add_piece(PieceList *list, const MessageRange *range,
+extern bool lane_add_piece(const AvailabilityMap *map, PieceList *list, const MessageRange *range,
 						   bool reserve);
-extern bool lane_append_delivered(PieceList *list, const MessageRange *range);
-extern void lane_take_pieces(PieceList *list, int64 width,
+extern bool lane_append_delivered(const AvailabilityMap *map, PieceList *list, const MessageRange *range);
+extern void lane_take_pieces(const AvailabilityMap *map, PieceList *list, int64 width,
 							 MessageRange *range);
-extern void lane_cut_pieces(PieceList *list, const MessageRange *range);
-extern void lane_free_pieces(PieceList *list);
+extern void lane_cut_pieces(const AvailabilityMap *map, PieceList *list, const MessageRange *range);
+extern void lane_free_pieces(const AvailabilityMap *map, PieceList *list);
 extern int	lane_list_pieces(const PieceList *list, MessageRange *ranges,
 							 int max);
 extern bool lane_includes(const PieceList *list, const MessageRange *range);

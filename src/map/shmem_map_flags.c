@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * shmem_map_flags.c
- *	  Flags of availability maps, and sets of maps.
+ *	  Flags of availability maps.
  *
  * NOTES
  *	  The bits of all maps are kept together, so that a session finds the maps
@@ -15,7 +15,6 @@
 #include "postgres.h"
 
 #include "port/pg_bitutils.h"
-#include "utils/memutils.h"
 
 #include "map/shmem_map_flags.h"
 #include "map/shmem_maps.h"
@@ -28,12 +27,7 @@ static uint32 flag_bit(EntryNumber number);
 static pg_atomic_uint32 *
 flag_word(EntryNumber number, MapFlag flag)
 {
-	uint32		first;
-	int			part = table_part(number, &first);
-	uint32		words = (TABLE_FIRST_PART / 32) << part;
-
-	return (pg_atomic_uint32 *) shmem_map_extras(part) + flag * words +
-		(number - first) / 32;
+	return shmem_flag_words(flag) + number / 32;
 }
 
 /* Returns the bit of a map in the words of flags. */
@@ -95,73 +89,35 @@ shmem_is_flagged(Oid extension, int32 queue_id, MapFlag flag)
 AvailabilityMap *
 shmem_next_flagged(MapFlag flag, uint32 *from)
 {
-	static const MapSet none = {0};
-
-	return shmem_next_flagged_except(flag, &none, from);
+	return shmem_next_flagged_except(flag, NULL, from);
 }
 
 /*
- * Find the next map, of any database, that has the flag, is not in the set
- * and whose number is *from or higher; *from moves on.  Returns NULL if there
- * is no other.  Passes over those in the set 32 at a time.
+ * Find the next map, of any database, that has the flag, whose number is not in
+ * the set, and is *from or higher; *from moves on.  Returns NULL if there is no
+ * other.
  */
 AvailabilityMap *
-shmem_next_flagged_except(MapFlag flag, const MapSet *except, uint32 *from)
+shmem_next_flagged_except(MapFlag flag, const Bitmapset *except, uint32 *from)
 {
+	pg_atomic_uint32 *words = shmem_flag_words(flag);
 	uint32		n = shmem_count_maps();
 
-	while (*from <= n && n > 0)
+	while (*from <= n)
 	{
-		uint32		first;
-		int			part = table_part(*from, &first);
-		uint32		end = first + ((uint32) TABLE_FIRST_PART << part);
-		pg_atomic_uint32 *words = flag_word(first, flag);
+		/* Not those below *from */
+		uint32		word = pg_atomic_read_u32(&words[*from / 32]) >>
+		(*from % 32);
 
-		/* The flags of a part are next to each other. */
-		for (; *from < end && *from <= n; *from = (*from / 32 + 1) * 32)
+		if (word == 0)
 		{
-			uint32		word = pg_atomic_read_u32(&words[(*from - first) / 32]);
-
-			if (*from / 32 < except->nwords)
-				word &= ~except->words[*from / 32];
-
-			/* Not those below *from. */
-			word >>= *from % 32;
-			if (word != 0)
-			{
-				*from += (uint32) pg_rightmost_one_pos32(word);
-				return shmem_map_in_use((*from)++ - 1);
-			}
+			*from = (*from / 32 + 1) * 32;
+			continue;
 		}
+		*from += (uint32) pg_rightmost_one_pos32(word);
+		if (!bms_is_member((int) *from, except))
+			return shmem_map_in_use((*from)++ - 1);
+		(*from)++;
 	}
 	return NULL;
-}
-
-/* Add a map to a set. */
-void
-shmem_map_set_add(MapSet *set, const AvailabilityMap *map)
-{
-	uint32		word = map->number / 32;
-
-	if (word >= set->nwords)
-	{
-		uint32		nwords = Max(word + 1, 2 * set->nwords);
-
-		if (set->words == NULL)
-			set->words = MemoryContextAlloc(TopMemoryContext,
-											nwords * sizeof(uint32));
-		else
-			set->words = repalloc(set->words, nwords * sizeof(uint32));
-		memset(set->words + set->nwords, 0,
-			   (nwords - set->nwords) * sizeof(uint32));
-		set->nwords = nwords;
-	}
-	set->words[word] |= flag_bit(map->number);
-}
-
-void
-shmem_map_set_clear(MapSet *set)
-{
-	if (set->nwords > 0)
-		memset(set->words, 0, set->nwords * sizeof(uint32));
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * shmem_map_flags.h
- *	  Flags of availability maps, and sets of maps.
+ *	  Flags of availability maps.
  *
  * src/map/shmem_map_flags.h
  *
@@ -9,6 +9,8 @@
  */
 #ifndef QUEUE_SHMEM_MAP_FLAGS_H
 #define QUEUE_SHMEM_MAP_FLAGS_H
+
+#include "nodes/bitmapset.h"
 
 #include "map/availability.h"
 
@@ -21,25 +23,13 @@ typedef enum MapFlag
 	MAP_FLAGS					/* number of flags */
 } MapFlag;
 
-/*
- * Maps that a session passes over, by their numbers: a bit for each, in its
- * own memory.
- */
-typedef struct MapSet
-{
-	uint32		nwords;
-	uint32	   *words;			/* in TopMemoryContext; NULL if none yet */
-} MapSet;
-
 extern void shmem_set_flag(const AvailabilityMap *map, MapFlag flag);
 extern void shmem_clear_flag(const AvailabilityMap *map, MapFlag flag);
 extern bool shmem_has_flag(const AvailabilityMap *map, MapFlag flag);
 extern bool shmem_is_flagged(Oid extension, int32 queue_id, MapFlag flag);
 extern AvailabilityMap *shmem_next_flagged(MapFlag flag, uint32 *from);
 extern AvailabilityMap *shmem_next_flagged_except(MapFlag flag,
-												  const MapSet *except,
+												  const Bitmapset *except,
 												  uint32 *from);
-extern void shmem_map_set_add(MapSet *set, const AvailabilityMap *map);
-extern void shmem_map_set_clear(MapSet *set);
 
 #endif							/* QUEUE_SHMEM_MAP_FLAGS_H */

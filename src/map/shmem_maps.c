@@ -4,30 +4,25 @@
  *	  The availability maps of all queues, in shared memory.
  *
  * NOTES
- *	  A map is made when its queue is used for the first time, in a table that
- *	  grows (shmem_table.c).  It is found by database, extension and queue.  A
- *	  session remembers where it has found the last maps, and then takes no
- *	  lock but that of the map.
+ *	  A map is made when its queue is used for the first time, in a table of
+ *	  fixed size (shmem_table.c).  It is found by database, extension and
+ *	  queue.  A session remembers where it has found the last maps, and then
+ *	  takes no lock but that of the map.
  *
- *	  If there are queue.max_availability_maps of them, or no more memory, a
- *	  new map evicts another one (victim.c).  The queue that has lost its map
- *	  pays with one scan from its start.  Unless it is known to have no
- *	  messages, the list of queues that are ready is not complete any more
- *	  (ready.c), and its worker visits all queues of the database if something
- *	  was due there (database_map_evicted).
+ *	  There is room for queue.max_active_queues of them.  A queue that has no
+ *	  messages needs none: if there is no room, a new map takes the place of
+ *	  such a one (find_idle_map).  Nothing has to be found there until a push
+ *	  makes another map.  A queue that finds no room is served without a map:
+ *	  claims read all of it, and the worker visits all queues if something is
+ *	  due there (database_map_missing).  For the time of a visit it borrows one
+ *	  of the places that are reserved for that (shmem_borrow_map).
  *
- *	  The lock of the table is held while a map is made or looked up; the lock
- *	  of a map is taken after it, and then that of all lanes, because a map
- *	  that is evicted leaves its lanes to others.  The maps in use have the
- *	  numbers from 1 on, so that all of them can be listed without the lock.
+ *	  The queues of one owner get at most half of the places (place_owners.c).
  *
- *	  After the end of a transaction a session cannot attach to maps and lanes
- *	  that others have created in the meantime, since that might fail.  So it
- *	  asks shmem_hold_maps() first.  If it is not attached to all of them, it
- *	  returns nothing, but increments a counter that the map of each queue
- *	  that is concerned shares with some others (shmem_miss()).  The next
- *	  session that locks such a map finds that out by the counter, and has the
- *	  map begin anew.
+ *	  The lock of the table is held while a map is made, given back or looked
+ *	  up; the lock of a map is taken after it, and then that of all lanes.  The
+ *	  maps have numbers from 1 on, so that all of them can be listed without the
+ *	  lock.
  *
  * src/map/shmem_maps.c
  *
@@ -41,31 +36,41 @@
 
 #include "catalog/relations.h"
 #include "map/availability.h"
-#include "map/lanes_table.h"
+#include "map/lanes.h"
+#include "map/place_owners.h"
 #include "map/shmem_maps.h"
-#include "map/victim.h"
 #include "shmem/database_state.h"
+#include "shmem/depth_state.h"
 #include "shmem/shmem.h"
 #include "shmem/shmem_table.h"
 #include "util/settings.h"
 
 #define CLOSINGS		64		/* condition variables that maps share */
 #define REMEMBERED		256		/* maps that a session remembers */
-#define MISSES			256		/* counters that maps share */
+#define IDLE_TRIED		64		/* maps of which one that is idle is chosen */
+
+/*
+ * For how long after a push was given numbers its transaction is taken to be
+ * under way
+ */
+#define PUSH_TIME		USECS_PER_MINUTE
+
+/* The places that workers borrow, one for each database */
+#define RESERVED		DATABASES_MAX
 
 /* What is shared besides the maps themselves */
 typedef struct SharedMaps
 {
-	LWLock		lock;			/* of the table; also protects hand */
-	SharedTable table;
-	EntryNumber hand;			/* where the search for a victim goes on */
-	pg_atomic_uint32 n;			/* maps in use; only grows, with the lock */
-	pg_atomic_uint32 nwaited_for;	/* maps in which sessions wait */
+	LWLock		lock;			/* of the table; also protects unused, hand */
+	EntryNumber unused;			/* the first map that was given back, or 0 */
+	EntryNumber hand;			/* where the search for an idle one goes on */
+	pg_atomic_uint32 used;		/* the highest number that was ever used;
+								 * changed with the lock */
+	pg_atomic_uint32 n;			/* maps in use; changed with the lock */
 	pg_atomic_uint64 incarnations;	/* how many maps have begun anew */
 	pg_atomic_uint64 given;		/* how often a queue has got the map of
 								 * another one */
 	ConditionVariable closings[CLOSINGS];
-	pg_atomic_uint32 misses[MISSES];	/* by the hash of the key */
 } SharedMaps;
 
 typedef struct MapKey
@@ -75,42 +80,59 @@ typedef struct MapKey
 	int32		queue_id;
 } MapKey;
 
+/* Which places a map may get */
+typedef enum PlaceChoice
+{
+	PLACE_ORDINARY,
+	PLACE_RESERVED				/* one that is reserved for workers, if need
+								 * be */
+} PlaceChoice;
+
 static SharedMaps *shared = NULL;
 
-/* For each flag, a part of it has a bit for each of its maps. */
-static Table maps =
-{
-	.entry_size = MAXALIGN(sizeof(AvailabilityMap)),
-	.extra_size = MAP_FLAGS * (TABLE_FIRST_PART / 32) * sizeof(uint32)
-};
+/* The maps; behind them in memory are their flags */
+static Table maps = {.entry_size = MAXALIGN(sizeof(AvailabilityMap))};
+static pg_atomic_uint32 *flags = NULL;
 
 /* Where the session has found maps; by their hash */
 static EntryNumber remembered[REMEMBERED];
 
+/* Returns the owner of a queue of this database */
+static Oid	(*owner_of_queue) (int32 queue_id) = NULL;
+
+static uint32 flag_words(void);
 static void init_maps(void *area);
 static void attach_maps(void *area);
 static AvailabilityMap *map_at(EntryNumber number);
 static uint32 hash_map_key(const MapKey *key);
+static MapKey key_of(const AvailabilityMap *map);
 static bool has_key(const AvailabilityMap *map, const MapKey *key);
-static pg_atomic_uint32 *misses_of(uint32 hash);
 static AvailabilityMap *lock_if_has_key(EntryNumber number,
 										const MapKey *key);
 static EntryNumber look_up_map(const MapKey *key, uint32 hash);
 static AvailabilityMap *find_map_by_key(const MapKey *key);
-static AvailabilityMap *find_room(bool only_idle);
-static void log_map(const MapKey *key, bool is_made, const MapKey *evicted);
-static bool make_map(const MapKey *key, bool only_idle);
-static AvailabilityMap *get_map(int32 queue_id, bool only_idle);
-static DatabaseState *prepare_eviction(const AvailabilityMap *map,
-									   TimestampTz *due);
+static bool is_empty(const AvailabilityMap *map, DatabaseState *home);
+static bool may_be_pushed(const AvailabilityMap *map);
+static bool is_idle(const AvailabilityMap *map);
+static AvailabilityMap *find_idle_map(EntryNumber owner);
+static bool give_back_idle(EntryNumber owner);
+static AvailabilityMap *find_place(Oid role, PlaceChoice choice);
+static bool make_map(const MapKey *key, PlaceChoice choice);
+static AvailabilityMap *get_map(int32 queue_id, PlaceChoice choice);
+static void remove_map(AvailabilityMap *map);
+static void give_back_map(const MapKey *key);
 static void forget_depths(AvailabilityMap *map);
-static void init_map(AvailabilityMap *map, const MapKey *key);
-static void for_each_map(Oid database, Oid extension, bool is_of,
-						 void (*function) (AvailabilityMap *map,
-										   TimestampTz now));
-static void forget_map(AvailabilityMap *map, TimestampTz now);
+static void init_map(AvailabilityMap *map, const MapKey *key,
+					 EntryNumber owner);
 
 /* --- Setting up --- */
+
+/* Returns how many words the flags of one kind have. */
+static uint32
+flag_words(void)
+{
+	return maps.size / 32 + 1;
+}
 
 static void
 init_maps(void *area)
@@ -118,89 +140,45 @@ init_maps(void *area)
 	SharedMaps *new = area;
 
 	shmem_init_lock(&new->lock, LOCK_MAPS);
-	table_init(&new->table);
+	pg_atomic_init_u32(&new->used, 0);
 	pg_atomic_init_u32(&new->n, 0);
-	pg_atomic_init_u32(&new->nwaited_for, 0);
 	pg_atomic_init_u64(&new->incarnations, 0);
 	pg_atomic_init_u64(&new->given, 0);
 	for (int i = 0; i < CLOSINGS; i++)
 		ConditionVariableInit(&new->closings[i]);
-	for (int i = 0; i < MISSES; i++)
-		pg_atomic_init_u32(&new->misses[i], 0);
 }
 
 static void
 attach_maps(void *area)
 {
+	char	   *memory = (char *) area + MAXALIGN(sizeof(SharedMaps));
+
 	shared = area;
-	maps.shared = &shared->table;
+	table_attach(&maps, memory);
+	flags = (pg_atomic_uint32 *) (memory + table_memory(&maps));
 }
 
-/* To be called once, when the library is loaded. */
+/*
+ * To be called once, when the library is loaded and the settings are defined.
+ */
 void
 shmem_maps_init(void)
 {
-	shmem_add_area(sizeof(SharedMaps), maps.entry_size, init_maps,
-				   attach_maps);
+	maps.size = setting_max_active_queues + RESERVED;
+	owners_init(maps.size);
+	shmem_add_area(MAXALIGN(sizeof(SharedMaps)) + table_memory(&maps) +
+				   MAP_FLAGS * flag_words() * sizeof(pg_atomic_uint32),
+				   init_maps, attach_maps);
 }
 
-/* Attach to all maps and lanes, as far as they exist now. */
+/* Have this function say who owns a queue. */
 void
-shmem_maps_attach(void)
+shmem_register_owner(Oid (*function) (int32 queue_id))
 {
-	table_attach(&maps);
-	lanes_attach();
+	owner_of_queue = function;
 }
 
-/* --- After the end of a transaction --- */
-
-/*
- * A transaction that has ended is about to return to maps what it has
- * changed.  Returns false if it must not use lanes, nor any map that it has
- * to look up; see NOTES.  The caller calls shmem_release_maps() in either
- * case.
- */
-bool
-shmem_hold_maps(void)
-{
-	table_hold_parts();
-	return table_is_attached(&maps) && lanes_are_attached();
-}
-
-void
-shmem_release_maps(void)
-{
-	table_release_parts();
-}
-
-static pg_atomic_uint32 *
-misses_of(uint32 hash)
-{
-	return &shared->misses[hash % MISSES];
-}
-
-/*
- * A transaction has ended that had to return something to the map of this
- * queue, and cannot.  Like a return, this comes after it has left the proc
- * array.
- */
-void
-shmem_miss(Oid extension, int32 queue_id)
-{
-	MapKey		key = {MyDatabaseId, extension, queue_id};
-
-	pg_atomic_fetch_add_u32(misses_of(hash_map_key(&key)), 1);
-}
-
-/* Something was not returned that may concern any queue. */
-void
-shmem_miss_all(void)
-{
-	for (int i = 0; i < MISSES; i++)
-		pg_atomic_fetch_add_u32(&shared->misses[i], 1);
-}
-
-/* --- Finding and making maps --- */
+/* --- Finding maps --- */
 
 static AvailabilityMap *
 map_at(EntryNumber number)
@@ -212,6 +190,15 @@ static uint32
 hash_map_key(const MapKey *key)
 {
 	return hash_bytes((const unsigned char *) key, sizeof(MapKey));
+}
+
+static MapKey
+key_of(const AvailabilityMap *map)
+{
+	return (MapKey)
+	{
+		map_database(map), map_extension(map), map_queue_id(map)
+	};
 }
 
 static bool
@@ -235,26 +222,11 @@ lock_if_has_key(EntryNumber number, const MapKey *key)
 		return NULL;
 	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
 
-	/* It may have been evicted before we locked it. */
+	/* Another queue may have got it before we locked it. */
 	if (has_key(map, key))
 		return map;
 	LWLockRelease(&map->lock);
 	return NULL;
-}
-
-/*
- * Returns the map of a queue, locked, for a transaction that has ended and is
- * not attached to all maps and lanes; or NULL if this session does not
- * remember the map, because then it may not be attached to it.  The caller
- * may change only counts in the map, which may have to begin anew, for which
- * lanes are needed.
- */
-AvailabilityMap *
-shmem_remembered_map(Oid extension, int32 queue_id)
-{
-	MapKey		key = {MyDatabaseId, extension, queue_id};
-
-	return lock_if_has_key(remembered[hash_map_key(&key) % REMEMBERED], &key);
 }
 
 /* Returns the number of the map with this key, or 0 if there is none. */
@@ -280,9 +252,8 @@ find_map_by_key(const MapKey *key)
 	uint32		hash = hash_map_key(key);
 	EntryNumber *number = &remembered[hash % REMEMBERED];
 	AvailabilityMap *map = lock_if_has_key(*number, key);
-	uint32		misses;
 
-	/* A map that we have looked up may be evicted before we lock it. */
+	/* A map that we have looked up may be given back before we lock it. */
 	while (map == NULL)
 	{
 		LWLockAcquire(&shared->lock, LW_SHARED);
@@ -291,15 +262,6 @@ find_map_by_key(const MapKey *key)
 		if (*number == 0)
 			return NULL;
 		map = lock_if_has_key(*number, key);
-	}
-	map->used = true;
-
-	/* If something was not returned to this map, it begins anew. */
-	misses = pg_atomic_read_u32(misses_of(hash));
-	if (map->missed != misses)
-	{
-		availability_restored(map, GetCurrentTimestamp());
-		map->missed = misses;	/* last: the call may fail */
 	}
 	return map;
 }
@@ -317,42 +279,200 @@ shmem_find_map(Oid extension, int32 queue_id)
 	return find_map_by_key(&key);
 }
 
+/* --- Queues without messages --- */
+
 /*
- * Returns the room for one more map, locked, or NULL if there is none, and
- * all other maps are in use right now, or (only_idle) none is idle.  The lock
- * of the table is held.
+ * Returns whether the queue of a map, which is locked, is known to have no
+ * messages; "home" is its database.  A transaction that has just committed one
+ * may not have counted it yet: if it finds no map then, the worker learns of
+ * that (counts.c).
+ */
+static bool
+is_empty(const AvailabilityMap *map, DatabaseState *home)
+{
+	uint64		generation;
+
+	if (!depth_state_is_counted(&home->depths, &generation))
+		return false;
+
+	/*
+	 * The map was made while queues without a map could have messages, so it
+	 * does not have the depths before the next recount.
+	 */
+	if (map->unknown_in == generation && !depth_state_is_known(&home->depths))
+		return false;
+
+	/* What was counted in an earlier generation is worthless. */
+	if (map->depth_generation != generation)
+		return true;
+	for (int i = 0; i < DEPTHS; i++)
+		if (map->depths[i] != 0)
+			return false;
+	return map->claimed.end == DT_NOEND;
+}
+
+/*
+ * Returns whether a push to the queue of a map, which is locked, may be under
+ * way: it has numbers that no claim was given yet, and they are not old.
+ */
+static bool
+may_be_pushed(const AvailabilityMap *map)
+{
+	for (int p = 0; p < QUEUE_PRIORITIES; p++)
+		if (map->next[p] < map->end[p])
+			return map->numbers_at > GetCurrentTimestamp() - PUSH_TIME;
+	return false;
+}
+
+/*
+ * Returns whether nothing is lost with a map, which is locked: its queue has no
+ * messages, no session waits there, and no push is likely to be under way.
+ */
+static bool
+is_idle(const AvailabilityMap *map)
+{
+	DatabaseState *home = database_of(map_database(map));
+
+	return home != NULL && map->open == 0 && map->waiters == 0 &&
+		!shmem_has_flag(map, MAP_COUNTED) &&
+		!shmem_has_flag(map, MAP_ARRIVALS) && is_empty(map, home) &&
+		!may_be_pushed(map);
+}
+
+/*
+ * Returns an idle map, locked; NULL if none was found.  Unless it is 0, its
+ * queue belongs to this owner.
  */
 static AvailabilityMap *
-find_room(bool only_idle)
+find_idle_map(EntryNumber owner)
 {
-	uint32		n = pg_atomic_read_u32(&shared->n);
+	uint32		n = pg_atomic_read_u32(&shared->used);
+
+	Assert(LWLockHeldByMeInMode(&shared->lock, LW_EXCLUSIVE));
+	for (uint32 i = 0; i < Min(n, IDLE_TRIED); i++)
+	{
+		AvailabilityMap *map;
+
+		shared->hand = shared->hand % n + 1;
+		map = map_at(shared->hand);
+
+		/* A map that is locked is in use. */
+		if (!OidIsValid(map_database(map)) ||
+			(owner != 0 && map->owner != owner) ||
+			!LWLockConditionalAcquire(&map->lock, LW_EXCLUSIVE))
+			continue;
+		if (is_idle(map))
+			return map;
+		LWLockRelease(&map->lock);
+	}
+	return NULL;
+}
+
+/* --- Making maps, and giving them back --- */
+
+/*
+ * Make room by giving back an idle map, which is of this owner unless that is
+ * 0.  Returns false if none was found.
+ */
+static bool
+give_back_idle(EntryNumber owner)
+{
+	AvailabilityMap *map = find_idle_map(owner);
+
+	if (map == NULL)
+		return false;
+	remove_map(map);
+	LWLockRelease(&map->lock);
+	return true;
+}
+
+/*
+ * Returns an unused map, locked, or NULL if there is no room for one more of
+ * this owner.
+ */
+static AvailabilityMap *
+find_place(Oid role, PlaceChoice choice)
+{
+	EntryNumber owner = owner_find(role);
 	AvailabilityMap *map;
 
-	table_attach(&maps);
-	if (n >= (uint32) setting_max_availability_maps ||
-		n + 1 >= table_size(maps.nparts))
-		return victim_find(&shared->hand, n, only_idle);
-	map = map_at(n + 1);
-	map->number = n + 1;
-	shmem_init_lock(&map->lock, LOCK_MAP);
-	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-	ConditionVariableInit(&map->arrival);
+	if (choice == PLACE_ORDINARY)
+	{
+		/* The owner has its half: only an idle queue of its own makes room. */
+		if (!owner_may_have_queue(owner) && !give_back_idle(owner))
+			return NULL;
+		if (!shmem_has_room() && !give_back_idle(0))
+			return NULL;
+	}
+	else if (pg_atomic_read_u32(&shared->n) == maps.size)
+		return NULL;
+	if (shared->unused != 0)
+	{
+		map = map_at(shared->unused);
+		LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+		shared->unused = map->entry.next;
+	}
+	else
+	{
+		uint32		number = pg_atomic_read_u32(&shared->used) + 1;
 
-	/* Other sessions may lock the map as soon as it is in use. */
-	pg_write_barrier();
-	pg_atomic_write_u32(&shared->n, n + 1);
+		map = map_at(number);
+		map->number = number;
+		shmem_init_lock(&map->lock, LOCK_MAP);
+		LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+		ConditionVariableInit(&map->arrival);
+
+		/* Other sessions may lock the map as soon as it is in use. */
+		pg_write_barrier();
+		pg_atomic_write_u32(&shared->used, number);
+	}
+	pg_atomic_fetch_add_u32(&shared->n, 1);
 	return map;
 }
 
+/* Make a map, unless there is one by now.  Returns false if there is no room. */
+static bool
+make_map(const MapKey *key, PlaceChoice choice)
+{
+	Oid			role = owner_of_queue(key->queue_id);
+	AvailabilityMap *map = NULL;
+	bool		is_there;
+
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+
+	/* Another session may have made it since we have looked it up. */
+	is_there = look_up_map(key, hash_map_key(key)) != 0;
+	if (!is_there && (map = find_place(role, choice)) != NULL)
+	{
+		init_map(map, key, owner_add_queue(role));
+		table_add(&maps, map->number, hash_map_key(key));
+		availability_reset(map, GetCurrentTimestamp());
+		LWLockRelease(&map->lock);
+	}
+	LWLockRelease(&shared->lock);
+	if (map != NULL)
+		ereport(DEBUG2,
+				(errmsg_internal("made the availability map of queue number %d",
+								 key->queue_id)));
+	else if (!is_there)
+	{
+		ereport(DEBUG1,
+				(errmsg_internal("no room for an availability map of queue number %d",
+								 key->queue_id)));
+		database_found_no_room();
+	}
+	return is_there || map != NULL;
+}
+
 static AvailabilityMap *
-get_map(int32 queue_id, bool only_idle)
+get_map(int32 queue_id, PlaceChoice choice)
 {
 	MapKey		key = {MyDatabaseId, catalog_queue_oid(), queue_id};
 	AvailabilityMap *map;
 
-	/* A new map may be evicted before it is found and locked. */
+	/* A new map may be given back before it is found and locked. */
 	while ((map = find_map_by_key(&key)) == NULL)
-		if (!make_map(&key, only_idle))
+		if (!make_map(&key, choice))
 			return NULL;
 	return map;
 }
@@ -364,154 +484,105 @@ get_map(int32 queue_id, bool only_idle)
 AvailabilityMap *
 shmem_get_map(int32 queue_id)
 {
-	return get_map(queue_id, false);
+	return get_map(queue_id, PLACE_ORDINARY);
 }
 
 /*
- * Returns the map of a queue, locked, and makes it if that costs no other
- * queue a map that it needs; else NULL.
+ * The same for the worker, which visits a queue for which there is no room: it
+ * gives the map back afterwards.
  */
 AvailabilityMap *
-shmem_get_spare_map(int32 queue_id)
+shmem_borrow_map(int32 queue_id)
 {
-	return get_map(queue_id, true);
+	return get_map(queue_id, PLACE_RESERVED);
 }
 
-/* Returns whether there is room for one more map, so that none is evicted. */
+/* Returns whether there is room for one more map. */
 bool
 shmem_has_room(void)
 {
 	return pg_atomic_read_u32(&shared->n) <
-		(uint32) setting_max_availability_maps;
+		(uint32) setting_max_active_queues;
+}
+
+/* A map, which is locked, is not used any more; the table is locked, too. */
+static void
+remove_map(AvailabilityMap *map)
+{
+	Assert(map->open == 0 && map->waiters == 0);
+	lanes_forget(map);
+	table_remove(&maps, map->number);
+	owner_remove_queue(map->owner);
+	pg_atomic_write_u32(&map->database, InvalidOid);
+	pg_atomic_write_u32(&map->extension, InvalidOid);
+	pg_atomic_write_u32(&map->queue_id, 0);
+	for (MapFlag flag = 0; flag < MAP_FLAGS; flag++)
+		shmem_clear_flag(map, flag);
+	map->entry.next = shared->unused;
+	shared->unused = map->number;
+	pg_atomic_fetch_sub_u32(&shared->n, 1);
 }
 
 /*
- * Evict the map of this queue before all others, unless it is used again, or
- * no map has to go.
+ * A map is not needed any more, whatever it knows: give it back, or if a
+ * session uses it right now, have it begin anew.
  */
-void
-shmem_evict_first(Oid extension, int32 queue_id)
+static void
+give_back_map(const MapKey *key)
 {
-	AvailabilityMap *map = shmem_find_map(extension, queue_id);
-	EntryNumber number;
+	AvailabilityMap *map = find_map_by_key(key);
 
 	if (map == NULL)
 		return;
-	map->used = false;
-	number = map->number;
+
+	/* First, as it may have very many lanes. */
+	forget_depths(map);
+	availability_reset(map, GetCurrentTimestamp());
 	LWLockRelease(&map->lock);
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	shared->hand = number - 1;
-	LWLockRelease(&shared->lock);
-}
-
-/*
- * Log that a queue has got a map, and which one had to go; or that there is
- * no room for it.
- */
-static void
-log_map(const MapKey *key, bool is_made, const MapKey *evicted)
-{
-	if (!is_made)
-		ereport(DEBUG1,
-				(errmsg_internal("no room for an availability map of queue number %d: all others are in use",
-								 key->queue_id)));
-	else if (OidIsValid(evicted->database))
-		ereport(DEBUG1,
-				(errmsg_internal("made the availability map of queue number %d, and evicted that of number %d%s",
-								 key->queue_id, evicted->queue_id,
-								 evicted->database == key->database ? "" :
-								 " of another database")));
-	else
-		ereport(DEBUG2,
-				(errmsg_internal("made the availability map of queue number %d",
-								 key->queue_id)));
-}
-
-/*
- * Make a map, unless there is one by now.  Returns false if there is no room;
- * with "only_idle" also if that would cost another queue a map that it needs.
- */
-static bool
-make_map(const MapKey *key, bool only_idle)
-{
-	DatabaseState *home = NULL; /* of the map that is evicted, if its worker
-								 * has to learn of that */
-	TimestampTz due = DT_NOEND; /* when its worker has to visit the queue */
-	uint32		n = pg_atomic_read_u32(&shared->n);
-	AvailabilityMap *map = NULL;
-	MapKey		evicted = {InvalidOid};
-	bool		is_there;
-	bool		is_made = false;
-
-	/* Entry 0 is not used.  If there is no memory, we evict another map. */
-	if (n < (uint32) setting_max_availability_maps)
-		(void) table_grow(&maps, n + 2);
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-
-	/* Another session may have made it since we have looked it up. */
-	is_there = look_up_map(key, hash_map_key(key)) != 0;
-	if (!is_there && (map = find_room(only_idle)) != NULL)
+	map = lock_if_has_key(look_up_map(key, hash_map_key(key)), key);
+	if (map != NULL)
 	{
-		/* This may fail, so it comes before all changes. */
-		lanes_attach();
-		if (OidIsValid(map_database(map)))
-		{
-			evicted.database = map_database(map);
-			evicted.queue_id = map_queue_id(map);
-			home = prepare_eviction(map, &due);
-			table_remove(&maps, map->number);
-		}
-		init_map(map, key);
-		table_add(&maps, map->number, hash_map_key(key));
-		is_made = true;
-	}
-	LWLockRelease(&shared->lock);
-
-	/*
-	 * A session that looks the map up meanwhile waits for this; but others
-	 * need not, as the map that was evicted may have had very many lanes.
-	 */
-	if (is_made)
-	{
-		availability_reset(map, GetCurrentTimestamp());
+		if (map->open == 0 && map->waiters == 0)
+			remove_map(map);
 		LWLockRelease(&map->lock);
 	}
-	database_map_evicted(home, due);
-	if (!is_there && (is_made || !only_idle))
-		log_map(key, is_made, &evicted);
-	return is_there || is_made;
+	LWLockRelease(&shared->lock);
+}
+
+/* A queue was dropped, or has moved to another server. */
+void
+shmem_give_back_map(Oid extension, int32 queue_id)
+{
+	MapKey		key = {MyDatabaseId, extension, queue_id};
+
+	give_back_map(&key);
 }
 
 /*
- * A map, which is locked, is about to be evicted.  Returns its database, and
- * when that database's worker has to visit the queue; or NULL if it need not.
+ * The worker has visited a queue whose map it has borrowed.  The queue may
+ * have messages, so it is visited again when something is due there.
  */
-static DatabaseState *
-prepare_eviction(const AvailabilityMap *map, TimestampTz *due)
+void
+shmem_return_map(Oid extension, int32 queue_id)
 {
-	DatabaseState *home = database_of(map_database(map));
+	AvailabilityMap *map = shmem_find_map(extension, queue_id);
+	TimestampTz due;
 
-	if (home == NULL)
-		return NULL;
-	pg_atomic_fetch_add_u64(&home->map_evictions, 1);
+	if (map == NULL)
+		return;
 
-	/* Nothing has to be found in the queue until a push makes another map. */
-	if (victim_is_idle(map))
-		return NULL;
+	/* If listeners are still to be notified, the next visit does that. */
+	due = shmem_has_flag(map, MAP_ARRIVALS) ? DT_NOBEGIN : map_wake_at(map);
+	LWLockRelease(&map->lock);
 
 	/*
-	 * Before the key changes: a session that misses the map has to see it.
-	 * The depths are lost first, or the worker could count this eviction, and
-	 * then take the queue for one without messages (availability_is_due).
+	 * The list of queues that are ready is not complete without it.  A
+	 * session that misses the map has to see that.
 	 */
-	if (victim_has_depths(map))
-		depth_lose(&home->depths);
-	pg_atomic_fetch_add_u64(&home->maps_evicted, 1);
-
-	/* If listeners are still to be notified, the worker's visit does that. */
-	*due = shmem_has_flag(map, MAP_ARRIVALS) ? DT_NOBEGIN : map_wake_at(map);
-	return home;
+	depth_set_incomplete();
+	database_map_missing(database_mine(), due);
+	shmem_give_back_map(extension, queue_id);
 }
 
 /* Forget numbers of messages that a map, which is locked, has. */
@@ -529,14 +600,14 @@ forget_depths(AvailabilityMap *map)
  * caller makes it forget what it knows.
  */
 static void
-init_map(AvailabilityMap *map, const MapKey *key)
+init_map(AvailabilityMap *map, const MapKey *key, EntryNumber owner)
 {
-	bool		was_used = OidIsValid(map_database(map));
+	bool		was_used = map->incarnation != 0;
+	DatabaseState *home = database_mine();
 
 	pg_atomic_write_u32(&map->database, (uint32) key->database);
 	pg_atomic_write_u32(&map->extension, (uint32) key->extension);
 	pg_atomic_write_u32(&map->queue_id, (uint32) key->queue_id);
-	map->missed = pg_atomic_read_u32(misses_of(hash_map_key(key)));
 
 	/*
 	 * After the key has changed, and before the map gets a flag for its new
@@ -546,13 +617,18 @@ init_map(AvailabilityMap *map, const MapKey *key)
 	if (was_used)
 		pg_atomic_fetch_add_u64(&shared->given, 1);
 	pg_atomic_write_u64(&map->first_due, (uint64) DT_NOEND);
-	map->used = true;
+	map->owner = owner;
 	map->open = 0;
 	map->waiting = false;
 	map->waiters = 0;
+	map->numbers_at = 0;
 	shmem_clear_flag(map, MAP_ARRIVALS);
 	memset(map->counts, 0, sizeof(map->counts));
 	forget_depths(map);
+
+	/* Where the depths are known, a queue without a map has no messages. */
+	map->unknown_in = home != NULL && depth_state_is_known(&home->depths) ? 0 :
+		depth_generation();
 	map->has_lanes = false;
 	map->bound = -1;
 	map->last_turn = 0;
@@ -561,55 +637,47 @@ init_map(AvailabilityMap *map, const MapKey *key)
 	shmem_clear_flag(map, MAP_COUNTED);
 }
 
-/*
- * Call a function for each map of a database that belongs to an extension, or
- * (is_of is false) to any other one, locked.
- */
-static void
-for_each_map(Oid database, Oid extension, bool is_of,
-			 void (*function) (AvailabilityMap *map, TimestampTz now))
-{
-	TimestampTz now = GetCurrentTimestamp();
-	uint32		n = shmem_count_maps();
-
-	for (uint32 i = 0; i < n; i++)
-	{
-		AvailabilityMap *map = shmem_map_in_use(i);
-
-		if (map_database(map) != database)
-			continue;
-		LWLockAcquire(&map->lock, LW_EXCLUSIVE);
-		if (map_database(map) == database &&
-			(map_extension(map) == extension) == is_of)
-			function(map, now);
-		LWLockRelease(&map->lock);
-	}
-}
+/* --- All maps --- */
 
 /* Call a function for each map of an extension in this database, locked. */
 void
 shmem_for_each_map(Oid extension,
 				   void (*function) (AvailabilityMap *map, TimestampTz now))
 {
-	for_each_map(MyDatabaseId, extension, true, function);
-}
+	TimestampTz now = GetCurrentTimestamp();
+	uint32		n = shmem_count_maps();
 
-static void
-forget_map(AvailabilityMap *map, TimestampTz now)
-{
-	forget_depths(map);
-	availability_clear(map, now);
+	for (uint32 i = 0; i < n; i++)
+	{
+		MapKey		key = key_of(shmem_map_in_use(i));
+		AvailabilityMap *map;
+
+		if (key.database != MyDatabaseId || key.extension != extension)
+			continue;
+		map = lock_if_has_key(i + 1, &key);
+		if (map == NULL)
+			continue;
+		function(map, now);
+		LWLockRelease(&map->lock);
+	}
 }
 
 /*
  * A database was dropped, or has no other extension than "except" any more:
- * what the maps of the others know is not needed, and other queues get the
- * room of their lanes.
+ * the maps of the others are not needed.
  */
 void
 shmem_clear_maps(Oid database, Oid except)
 {
-	for_each_map(database, except, false, forget_map);
+	uint32		n = shmem_count_maps();
+
+	for (uint32 i = 0; i < n; i++)
+	{
+		MapKey		key = key_of(shmem_map_in_use(i));
+
+		if (key.database == database && key.extension != except)
+			give_back_map(&key);
+	}
 }
 
 /*
@@ -623,33 +691,6 @@ shmem_close_condition(const AvailabilityMap *map)
 }
 
 /*
- * Let this session wait in the map, which is locked.  Returns false if
- * sessions wait in too many maps.
- */
-bool
-shmem_add_waiter(AvailabilityMap *map)
-{
-	if (map->waiters == 0)
-	{
-		/* None of these can be evicted, so new maps might find no room. */
-		if (pg_atomic_read_u32(&shared->nwaited_for) >=
-			(uint32) setting_max_availability_maps / 2)
-			return false;
-		pg_atomic_fetch_add_u32(&shared->nwaited_for, 1);
-	}
-	map->waiters++;
-	return true;
-}
-
-void
-shmem_remove_waiter(AvailabilityMap *map)
-{
-	map->waiters--;
-	if (map->waiters == 0)
-		pg_atomic_fetch_sub_u32(&shared->nwaited_for, 1);
-}
-
-/*
  * Returns a number for a map that begins anew, which was never used before.
  */
 uint64
@@ -658,18 +699,16 @@ shmem_next_incarnation(void)
 	return pg_atomic_add_fetch_u64(&shared->incarnations, 1);
 }
 
-/* --- All maps in use --- */
-
 /*
- * Returns how many maps are in use.  They are shmem_map_in_use(0) and so on.
+ * Returns how many maps there are, some of which may not be in use.  They are
+ * shmem_map_in_use(0) and so on.
  */
 uint32
 shmem_count_maps(void)
 {
-	uint32		n = pg_atomic_read_u32(&shared->n);
+	uint32		n = pg_atomic_read_u32(&shared->used);
 
 	pg_read_barrier();
-	table_attach(&maps);
 	return n;
 }
 
@@ -677,6 +716,13 @@ AvailabilityMap *
 shmem_map_in_use(uint32 i)
 {
 	return map_at(i + 1);
+}
+
+/* Returns how many maps are in use. */
+uint32
+shmem_places_used(void)
+{
+	return pg_atomic_read_u32(&shared->n);
 }
 
 /*
@@ -689,9 +735,9 @@ shmem_maps_given(void)
 	return pg_atomic_read_u64(&shared->given);
 }
 
-/* Returns what a part of the table has besides its maps: their flags. */
-void *
-shmem_map_extras(int part)
+/* Returns the words that have a flag of all maps: a bit for each number. */
+pg_atomic_uint32 *
+shmem_flag_words(MapFlag flag)
 {
-	return maps.extras[part];
+	return flags + flag * flag_words();
 }

@@ -15,26 +15,21 @@
 #include "map/availability.h"
 #include "map/shmem_map_flags.h"
 
+/* Set-up */
 extern void shmem_maps_init(void);
-extern void shmem_maps_attach(void);
-
-/* After the end of a transaction */
-extern bool shmem_hold_maps(void);
-extern AvailabilityMap *shmem_remembered_map(Oid extension, int32 queue_id);
-extern void shmem_release_maps(void);
-extern void shmem_miss(Oid extension, int32 queue_id);
-extern void shmem_miss_all(void);
+extern void shmem_register_owner(Oid (*function) (int32 queue_id));
 
 /* The map of a queue */
 extern AvailabilityMap *shmem_find_map(Oid extension, int32 queue_id);
 extern AvailabilityMap *shmem_get_map(int32 queue_id);
-extern AvailabilityMap *shmem_get_spare_map(int32 queue_id);
 extern bool shmem_has_room(void);
-extern void shmem_evict_first(Oid extension, int32 queue_id);
+extern void shmem_give_back_map(Oid extension, int32 queue_id);
 extern uint64 shmem_next_incarnation(void);
 extern ConditionVariable *shmem_close_condition(const AvailabilityMap *map);
-extern bool shmem_add_waiter(AvailabilityMap *map);
-extern void shmem_remove_waiter(AvailabilityMap *map);
+
+/* For the worker: that of a queue for which there is no room */
+extern AvailabilityMap *shmem_borrow_map(int32 queue_id);
+extern void shmem_return_map(Oid extension, int32 queue_id);
 
 /* All maps */
 extern void shmem_for_each_map(Oid extension,
@@ -43,7 +38,8 @@ extern void shmem_for_each_map(Oid extension,
 extern void shmem_clear_maps(Oid database, Oid except);
 extern uint32 shmem_count_maps(void);
 extern AvailabilityMap *shmem_map_in_use(uint32 i);
-extern void *shmem_map_extras(int part);
+extern uint32 shmem_places_used(void);
 extern uint64 shmem_maps_given(void);
+extern pg_atomic_uint32 *shmem_flag_words(MapFlag flag);
 
 #endif							/* QUEUE_SHMEM_MAPS_H */

@@ -594,8 +594,6 @@ BEGIN
      'the shard of a queue of a project (NULL: the session''s), 0 to 255, whether or not the queue exists: the first byte of the SHA-256 of the name without all trailing ".dead", a space and the project, in UTF-8. Errors: 22004/22023 argument'),
     ('Connect to each server and call it there.', $$queue_shard_init(server integer,
         servers integer) RETURNS void$$, NULL),
-    ('Connect to each server and call it there.', $$queue_start_at_login(enable boolean = true)
-        RETURNS void$$, NULL),
     ('anywhere', $$queue_stats(q text) RETURNS TABLE (free bigint, claimed bigint,
         delayed bigint, total bigint, oldest_id bigint, oldest_age integer,
         oldest_created timestamptz, newest_id bigint, newest_age integer,

@@ -38,6 +38,7 @@
 #include "catalog/row_check.h"
 #include "catalog/tables.h"
 #include "map/availability.h"
+#include "map/shmem_maps.h"
 #include "queue/options.h"
 #include "queue/queue_table.h"
 #include "queue/role.h"
@@ -46,6 +47,7 @@
 #include "util/compat.h"
 #include "util/settings.h"
 
+static Oid	owner_of_queue(int32 id);
 static int	compare_to_id(const void *id, const void *entry);
 static bool has_rows(CatalogRelation table, int32 queue_id);
 static void describe_row(Relation rel, HeapTuple tuple,
@@ -217,6 +219,30 @@ queue_created_at(int32 id, TimestampTz *created_at)
 													  Anum_queue_created_at));
 	table_close(rel, AccessShareLock);
 	return HeapTupleIsValid(tuple);
+}
+
+/*
+ * Returns the owner of a queue, as queue_created_at() gets the time; InvalidOid
+ * if there is no such queue.
+ */
+static Oid
+owner_of_queue(int32 id)
+{
+	Relation	rel = catalog_open_queues(AccessShareLock);
+	HeapTuple	tuple = queue_table_fetch_by_id(rel, id, true);
+	Oid			owner = InvalidOid;
+
+	if (HeapTupleIsValid(tuple))
+		owner = DatumGetObjectId(row_getattr(rel, tuple, Anum_queue_owner));
+	table_close(rel, AccessShareLock);
+	return owner;
+}
+
+/* To be called once, when the library is loaded. */
+void
+queue_table_init(void)
+{
+	shmem_register_owner(owner_of_queue);
 }
 
 /* --- Lists of queues --- */

@@ -100,6 +100,7 @@ extern void queue_table_names(Relation rel, HeapTuple tuple, char *project,
 extern void queue_table_load(Relation rel, HeapTuple tuple, Queue *queue);
 
 /* Queues by id, of any project */
+extern void queue_table_init(void);
 extern bool queue_by_id(int32 id, Queue *queue);
 extern bool queue_any_name_of(int32 id, char *project, char *name,
 							  bool *paused);

@@ -71,7 +71,7 @@ attach_awaits(void *area)
 void
 await_state_init(void)
 {
-	shmem_add_area(sizeof(SharedAwaits), 0, init_awaits, attach_awaits);
+	shmem_add_area(sizeof(SharedAwaits), init_awaits, attach_awaits);
 }
 
 static int

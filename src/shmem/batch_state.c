@@ -127,7 +127,7 @@ attach_batches(void *area)
 void
 batch_state_init(void)
 {
-	shmem_add_area(sizeof(SharedBatches), 0, init_batches, attach_batches);
+	shmem_add_area(sizeof(SharedBatches), init_batches, attach_batches);
 }
 
 /* Forget all batches of a database. */

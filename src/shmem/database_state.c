@@ -115,9 +115,9 @@ init_databases(void *area)
 		pg_atomic_init_u32(&state->proc, 0);
 		pg_atomic_init_u64(&state->sleeps_until, 0);
 		pg_atomic_init_u64(&state->next_due, 0);
-		pg_atomic_init_u64(&state->maps_evicted, 1);
+		pg_atomic_init_u64(&state->maps_missing, 1);
 		pg_atomic_init_u64(&state->maps_restored, 0);
-		pg_atomic_init_u64(&state->map_evictions, 0);
+		pg_atomic_init_u32(&state->no_room, 0);
 		pg_atomic_init_u64(&state->full_visit_at, 0);
 		pg_atomic_init_u32(&state->prepared, 1);
 		pg_atomic_init_u32(&state->history_written, 0);
@@ -141,7 +141,7 @@ attach_databases(void *area)
 void
 database_init(void)
 {
-	shmem_add_area(sizeof(SharedDatabases), 0, init_databases,
+	shmem_add_area(sizeof(SharedDatabases), init_databases,
 				   attach_databases);
 }
 
@@ -230,8 +230,8 @@ database_find(Oid database, bool make)
 	pg_atomic_write_u64(&unused->next_due, (uint64) DT_NOBEGIN);
 
 	/* So that it differs from maps_restored: no queue may have a map. */
-	pg_atomic_fetch_add_u64(&unused->maps_evicted, 1);
-	pg_atomic_write_u64(&unused->map_evictions, 0);
+	pg_atomic_fetch_add_u64(&unused->maps_missing, 1);
+	pg_atomic_write_u32(&unused->no_room, 0);
 	pg_atomic_write_u64(&unused->full_visit_at, (uint64) DT_NOBEGIN);
 	for (int i = 0; i < WORKER_COUNTERS; i++)
 		pg_atomic_write_u64(&unused->counters[i], 0);
@@ -389,23 +389,32 @@ database_wake(TimestampTz due, bool arrivals)
 }
 
 /*
- * A queue of the database has no availability map, or has lost it, and
+ * A queue of the database that may have messages has no availability map, and
  * something is due there at that time.  We do not record which queue that is,
  * so the worker visits all of them.  "state" is NULL if the database has no
  * entry.
  */
 void
-database_map_evicted(DatabaseState *state, TimestampTz due)
+database_map_missing(DatabaseState *state, TimestampTz due)
 {
 	if (state == NULL)
 		return;
-	pg_atomic_fetch_add_u64(&state->maps_evicted, 1);
+	pg_atomic_fetch_add_u64(&state->maps_missing, 1);
 
 	/* Nothing is due, so the worker need not visit the queue. */
 	if (due == DT_NOEND)
 		return;
 	lower_time(&state->full_visit_at, due);
 	wake_worker_of(state, due, false);
+}
+
+/* A queue or a group of this session's database has found no room. */
+void
+database_found_no_room(void)
+{
+	if (mine != NULL && mine->database == MyDatabaseId &&
+		pg_atomic_read_u32(&mine->no_room) == 0)
+		pg_atomic_write_u32(&mine->no_room, 1);
 }
 
 /*

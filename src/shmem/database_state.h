@@ -83,12 +83,12 @@ typedef struct DatabaseState
 									 * been woken */
 	pg_atomic_uint64 next_due;	/* the first wake_at of all availability maps,
 								 * or earlier */
-	pg_atomic_uint64 maps_evicted;	/* how often a queue that may have
-									 * messages has lost its map, or was found
-									 * to have none */
-	pg_atomic_uint64 maps_restored; /* maps_evicted when the worker last began
+	pg_atomic_uint64 maps_missing;	/* how often a queue that may have
+									 * messages was found to have no map */
+	pg_atomic_uint64 maps_restored; /* maps_missing when the worker last began
 									 * to give each such queue a map */
-	pg_atomic_uint64 map_evictions; /* how often a map was evicted */
+	pg_atomic_uint32 no_room;	/* 1: a queue or a group has found no room
+								 * since the worker has logged that */
 	pg_atomic_uint64 full_visit_at; /* when the worker has to visit all
 									 * queues, for those without a map */
 	int			batches;		/* the first and the last slot in the list of */
@@ -138,7 +138,8 @@ extern void database_history_written(int table);
 extern bool database_take_history_written(void);
 extern bool database_take_history_table(int table);
 extern void database_set_latch(DatabaseState *state);
-extern void database_map_evicted(DatabaseState *state, TimestampTz due);
+extern void database_map_missing(DatabaseState *state, TimestampTz due);
+extern void database_found_no_room(void);
 extern void database_vacate(Oid database);
 
 /* What a transaction has done, effective when it commits */

@@ -11,11 +11,15 @@
  *	  added since.
  *
  *	  1. A recount.  The worker counts all messages with one snapshot
- *	  (recount.c) when it starts, and when something was lost: the map of a
- *	  queue with messages was evicted, or messages were restored.  Each recount
- *	  begins a generation.  What the maps have of earlier ones is worthless
- *	  (AvailabilityMap.depth_generation), and until the recount is done, the
- *	  depths are not known.
+ *	  (recount.c) when it starts, and when something was lost, because messages
+ *	  were restored, or there was no room for the map of a queue with messages.
+ *	  Each recount begins a generation.  What the maps have of earlier ones is
+ *	  worthless (AvailabilityMap.depth_generation), and until the recount is
+ *	  done, the depths are not known.
+ *
+ *	  Where only the depths of queues without a map are not known
+ *	  ("incomplete"), the maps of the others tell which have no messages, so
+ *	  that they can be given back (shmem_maps.c).
  *
  *	  2. To a generation belong the transactions that its snapshot does not
  *	  show.  A transaction reads the generation before it commits, and again
@@ -85,6 +89,7 @@ static struct
 static void init_recount(void *area);
 static void attach_recount(void *area);
 static DepthState *my_depth_state(void);
+static void depth_lose(DepthState *state);
 
 /* --- Setting up --- */
 
@@ -108,7 +113,7 @@ attach_recount(void *area)
 void
 depth_init(void)
 {
-	shmem_add_area(sizeof(SharedRecount), 0, init_recount, attach_recount);
+	shmem_add_area(sizeof(SharedRecount), init_recount, attach_recount);
 }
 
 /* Initialize the state when shared memory is created. */
@@ -118,6 +123,7 @@ depth_state_init(DepthState *state)
 	pg_atomic_init_u64(&state->generation, 0);
 	pg_atomic_init_u64(&state->base, 0);
 	pg_atomic_init_u32(&state->lost, 1);
+	pg_atomic_init_u32(&state->incomplete, 0);
 	pg_atomic_init_u64(&state->ends_counted, (uint64) DT_NOBEGIN);
 	pg_atomic_init_u32(&state->counter, 0);
 }
@@ -186,15 +192,27 @@ depth_has_base(uint64 generation)
 bool
 depth_state_is_known(DepthState *state)
 {
-	uint64		base;
+	uint64		generation;
 
+	return pg_atomic_read_u32(&state->incomplete) == 0 &&
+		depth_state_is_counted(state, &generation);
+}
+
+/*
+ * The same, if those of queues without a map do not matter.  Sets *generation
+ * to that of the recount.
+ */
+bool
+depth_state_is_counted(DepthState *state, uint64 *generation)
+{
 	if (pg_atomic_read_u32(&state->lost) != 0)
 		return false;
 
 	/* If a recount has begun and so reset that, we find no base. */
 	pg_read_barrier();
-	base = pg_atomic_read_u64(&state->base);
-	return base != 0 && base == pg_atomic_read_u64(&state->generation);
+	*generation = pg_atomic_read_u64(&state->base);
+	return *generation != 0 &&
+		*generation == pg_atomic_read_u64(&state->generation);
 }
 
 /* Returns the generation to which changes of depths are added now. */
@@ -207,11 +225,24 @@ depth_generation(void)
 }
 
 /* Changes of depths were lost: they are not known until the next recount. */
-void
+static void
 depth_lose(DepthState *state)
 {
 	if (state != NULL)
 		pg_atomic_write_u32(&state->lost, 1);
+}
+
+/*
+ * A queue that may have messages has no map, so its depths are not known, until
+ * the next recount finds room for all.
+ */
+void
+depth_set_incomplete(void)
+{
+	DepthState *state = my_depth_state();
+
+	if (state != NULL)
+		pg_atomic_write_u32(&state->incomplete, 1);
 }
 
 /*
@@ -321,6 +352,7 @@ depth_begin_recount(void)
 	pg_atomic_write_u64(&state->base, 0);
 	pg_write_barrier();
 	pg_atomic_write_u32(&state->lost, 0);
+	pg_atomic_write_u32(&state->incomplete, 0);
 	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 	generation = shared->generation + 2;
 

@@ -25,6 +25,8 @@ typedef struct DepthState
 	pg_atomic_uint64 base;		/* the generation that was counted, or 0 */
 	pg_atomic_uint32 lost;		/* changes of depths were lost since that
 								 * generation began */
+	pg_atomic_uint32 incomplete;	/* since then, a queue with messages had
+									 * no map */
 	pg_atomic_uint64 ends_counted;	/* of the claims whose ends were counted,
 									 * the latest end */
 	pg_atomic_uint32 counter;	/* pid of the process that counts all messages
@@ -40,9 +42,10 @@ extern void depth_state_reset(DepthState *state);
 extern bool depth_is_known(uint64 *generation);
 extern bool depth_has_base(uint64 generation);
 extern bool depth_state_is_known(DepthState *state);
+extern bool depth_state_is_counted(DepthState *state, uint64 *generation);
 extern uint64 depth_generation(void);
-extern void depth_lose(DepthState *state);
 extern void depth_lose_mine(void);
+extern void depth_set_incomplete(void);
 
 /* A transaction that has changed them */
 extern void depth_before_commit(void);

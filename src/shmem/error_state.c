@@ -53,7 +53,7 @@ attach_errors(void *area)
 void
 error_state_init(void)
 {
-	shmem_add_area(sizeof(SharedErrors), 0, init_errors, attach_errors);
+	shmem_add_area(sizeof(SharedErrors), init_errors, attach_errors);
 }
 
 /* Returns the entry of a queue of this database; NULL if there is none. */

@@ -4,15 +4,16 @@
  *	  Shared memory: creating it, and finding it.
  *
  * NOTES
- *	  Shared memory begins with a block of fixed size: a header, and an area of
- *	  each file that shares something.  What depends on the number of queues in
- *	  use is in tables that grow (shmem_table.c); their areas say where.
+ *	  Shared memory is one block: a header, and an area of each file that shares
+ *	  something.  Its size is fixed when the server starts, by
+ *	  queue.max_active_queues and queue.max_active_groups.
  *
  *	  If the library is in shared_preload_libraries, the block is a part of the
  *	  server's main shared memory.  Otherwise, from PostgreSQL 17 on, it is a
  *	  segment of dynamic shared memory that is found by its name.  The first
- *	  process that loads the library creates it.  Before PostgreSQL 17 the
- *	  library has to be preloaded.
+ *	  process that loads the library creates it.  It is smaller then
+ *	  (settings.c), so that it fits where memory of this kind is scarce, as in
+ *	  containers.  Before PostgreSQL 17 the library has to be preloaded.
  *
  *	  A process that gets no shared memory cannot load the library: shmem_init()
  *	  raises the error, and each call of a function raises it again.  So all
@@ -33,7 +34,6 @@
 #include "storage/ipc.h"
 #include "storage/shmem.h"
 #include "utils/memutils.h"
-#include "utils/resowner.h"
 #include "utils/timestamp.h"
 
 #include "shmem/shmem.h"
@@ -45,13 +45,13 @@
  * To be increased when the meaning of something shared changes, and no size
  * does.
  */
-#define LAYOUT_VERSION	4
+#define LAYOUT_VERSION	5
 
 /*
  * The size of the named segment.  It stays the same in all versions of the
  * library: PostgreSQL raises an error of its own if it does not.
  */
-#define SEGMENT_SIZE	(1024 * 1024)
+#define SEGMENT_SIZE	(10 * 1024 * 1024)
 
 /* All fields are set once. */
 typedef struct Header
@@ -64,14 +64,11 @@ typedef struct Header
 typedef struct Area
 {
 	Size		offset;
-	Size		entry_size;
 	void		(*init) (void *area);
 	void		(*attach) (void *area);
 } Area;
 
 static const char *const tranche_names[LOCK_KINDS] = {
-	[LOCK_GROWTH] = "QueueGrowth",
-	[LOCK_PARTS] = "QueueParts",
 	[LOCK_DATABASES] = "QueueDatabases",
 	[LOCK_MAPS] = "QueueMaps",
 	[LOCK_MAP] = "QueueMap",
@@ -102,12 +99,10 @@ static void find_memory_segment(void);
 
 /*
  * Provide an area for a file.  init is called once, with memory that is all
- * zero; attach in each process.  entry_size is that of the table whose parts
- * belong to the area, or 0 if there is no such table.  To be called before
- * shmem_init().
+ * zero; attach in each process.  To be called before shmem_init().
  */
 void
-shmem_add_area(Size size, Size entry_size, void (*init) (void *area),
+shmem_add_area(Size size, void (*init) (void *area),
 			   void (*attach) (void *area))
 {
 	/* If _PG_init() has failed, the session loads the library once more. */
@@ -118,7 +113,7 @@ shmem_add_area(Size size, Size entry_size, void (*init) (void *area),
 		elog(ERROR, "shared memory has more areas than %d", AREAS_MAX);
 	areas[nareas++] = (Area)
 	{
-		total, entry_size, init, attach
+		total, init, attach
 	};
 	total += MAXALIGN(size);
 }
@@ -130,10 +125,7 @@ memory_layout(void)
 	uint32		result = LAYOUT_VERSION;
 
 	for (int i = 0; i < nareas; i++)
-	{
 		result = hash_combine(result, (uint32) areas[i].offset);
-		result = hash_combine(result, (uint32) areas[i].entry_size);
-	}
 	return hash_combine(result, (uint32) total);
 }
 
@@ -193,7 +185,8 @@ find_memory_segment(void)
 	MemoryContext context = CurrentMemoryContext;
 	Header	   *memory;
 
-	Assert(total <= SEGMENT_SIZE);
+	if (total > SEGMENT_SIZE)
+		elog(ERROR, "shared memory needs %zu bytes", total);
 	PG_TRY();
 	{
 		memory = compat_named_segment("queue", SEGMENT_SIZE,
@@ -226,29 +219,39 @@ find_memory_segment(void)
 }
 
 /*
- * To be called once, when the library is loaded: request shared memory, or
- * attach to it.  Raises an error if there is none.
+ * To be called first, when the library is loaded: raise an error if it cannot
+ * get shared memory in the way in which it is loaded.
  */
 void
-shmem_init(void)
+shmem_check_preloaded(void)
 {
 	is_preloaded = process_shared_preload_libraries_in_progress;
-	if (is_preloaded)
-	{
-		previous_request = shmem_request_hook;
-		shmem_request_hook = request_memory;
-		previous_startup = shmem_startup_hook;
-		shmem_startup_hook = set_up_memory;
-		return;
-	}
 
-	/* A stand-alone backend has no sessions to share memory with, either. */
-	if (!compat_has_named_segments() || !IsUnderPostmaster)
+	/* A stand-alone backend has no sessions to share memory with. */
+	if (!is_preloaded &&
+		(!compat_has_named_segments() || !IsUnderPostmaster))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the library \"queue\" must be loaded via \"shared_preload_libraries\""),
 				 errhint("Add it to the line in postgresql.conf, as in shared_preload_libraries = 'queue', and restart the server.")));
-	find_memory_segment();
+}
+
+/*
+ * To be called once, when the library is loaded and all areas are known:
+ * request shared memory, or attach to it.  Raises an error if there is none.
+ */
+void
+shmem_init(void)
+{
+	if (!is_preloaded)
+	{
+		find_memory_segment();
+		return;
+	}
+	previous_request = shmem_request_hook;
+	shmem_request_hook = request_memory;
+	previous_startup = shmem_startup_hook;
+	shmem_startup_hook = set_up_memory;
 }
 
 /* Returns whether all sessions have the library from their start. */
@@ -268,48 +271,4 @@ void
 shmem_init_lock(LWLock *lock, LockKind kind)
 {
 	LWLockInitialize(lock, header->tranches[kind]);
-}
-
-/*
- * Call a function that creates dynamic shared memory, or attaches to it.
- * Returns NULL and sets *error if that raises an error.
- *
- * The error ends no transaction, so we must put right what it leaves behind.
- * errfinish() sets the counters of reasons not to handle interrupts to 0,
- * since an abort would release the locks that they stand for; but we still
- * hold these locks, and their release would make a counter underflow, so that
- * the session could not be canceled or terminated.  The descriptor of the
- * segment belongs to a resource owner of its own, which frees it unless the
- * function has pinned it.
- */
-void *
-shmem_allocate(void *(*function) (void *arg), void *arg, ErrorData **error)
-{
-	uint32		interrupt_holdoffs = InterruptHoldoffCount;
-	uint32		cancel_holdoffs = QueryCancelHoldoffCount;
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	ResourceOwner own = ResourceOwnerCreate(NULL, "queue shared memory");
-	void	   *volatile result = NULL;
-
-	*error = NULL;
-	CurrentResourceOwner = own;
-	PG_TRY();
-	{
-		result = function(arg);
-	}
-	PG_CATCH();
-	{
-		InterruptHoldoffCount = interrupt_holdoffs;
-		QueryCancelHoldoffCount = cancel_holdoffs;
-		MemoryContextSwitchTo(context);
-		*error = CopyErrorData();
-		FlushErrorState();
-		result = NULL;
-	}
-	PG_END_TRY();
-	CurrentResourceOwner = owner;
-	ResourceOwnerRelease(own, RESOURCE_RELEASE_BEFORE_LOCKS, false, false);
-	ResourceOwnerDelete(own);
-	return result;
 }

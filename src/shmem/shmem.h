@@ -18,8 +18,6 @@
  */
 typedef enum LockKind
 {
-	LOCK_GROWTH,				/* the creation of parts, see shmem_table.c */
-	LOCK_PARTS,					/* how many parts there are */
 	LOCK_DATABASES,				/* the array of databases */
 	LOCK_MAPS,					/* the table of availability maps */
 	LOCK_MAP,					/* one availability map */
@@ -32,14 +30,12 @@ typedef enum LockKind
 	LOCK_KINDS					/* number of kinds */
 } LockKind;
 
-extern void shmem_add_area(Size size, Size entry_size,
-						   void (*init) (void *area),
+extern void shmem_check_preloaded(void);
+extern void shmem_add_area(Size size, void (*init) (void *area),
 						   void (*attach) (void *area));
 extern void shmem_init(void);
 extern bool shmem_is_preloaded(void);
 extern TimestampTz shmem_started_at(void);
 extern void shmem_init_lock(LWLock *lock, LockKind kind);
-extern void *shmem_allocate(void *(*function) (void *arg), void *arg,
-							ErrorData **error);
 
 #endif							/* QUEUE_SHMEM_H */

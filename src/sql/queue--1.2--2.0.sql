@@ -459,6 +459,47 @@ END
 $$;
 
 --
+-- Starting the background processes at a login
+--
+-- The event trigger is no part of the extension: queue_start_at_login() has made it.
+DO $$
+DECLARE
+    trigger name;
+BEGIN
+    FOR trigger IN
+        SELECT t.evtname FROM pg_catalog.pg_event_trigger AS t
+        WHERE t.evtfoid OPERATOR(pg_catalog.=)
+              'queue_data.start_at_login()'::pg_catalog.regprocedure
+    LOOP
+        EXECUTE pg_catalog.format('DROP EVENT TRIGGER %I', trigger);
+    END LOOP;
+END
+$$;
+DROP FUNCTION queue_start_at_login(boolean);
+DROP FUNCTION queue_data.start_at_login();
+DROP FUNCTION queue_data.start_worker();
+
+--
+-- How much of shared memory is used
+--
+CREATE FUNCTION queue_data.memory(
+    OUT what text, OUT used bigint, OUT places bigint, OUT bytes bigint)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'sql_queue_memory'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION queue_data.memory() IS
+'the rows of the view queue_memory';
+REVOKE ALL ON FUNCTION queue_data.memory() FROM PUBLIC;
+
+CREATE VIEW queue_data.queue_memory AS
+SELECT m.what, m.used, m.places, m.bytes FROM queue_data.memory() AS m;
+COMMENT ON VIEW queue_data.queue_memory IS
+'the places in shared memory, of all databases, and how many are used: of queues with messages, of groups, and of stretches of the messages of groups';
+REVOKE ALL ON queue_data.queue_memory FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_data.memory() TO queue_admin, queue_monitor;
+GRANT SELECT ON queue_data.queue_memory TO queue_admin, queue_monitor;
+
+--
 -- Functions that do more than before
 --
 COMMENT ON FUNCTION queue_post(text, jsonb) IS

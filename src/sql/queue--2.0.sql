@@ -1576,43 +1576,6 @@ COMMENT ON FUNCTION job_errors(text, integer, timestamptz) IS
 'the attempts at messages of queue q that have failed with an error in the last _keep_finished seconds, or without that in the last day, the latest first: those before marker (a time; NULL: all), at most limit (1 to 10000). Errors: 22023/22004 argument, 42501 neither owner nor admin of q. Source: Oban, the errors of a job';
 
 --
--- Starting the background processes at a login
---
-CREATE FUNCTION queue_start_at_login(enable boolean = true)
-RETURNS void
-AS 'MODULE_PATHNAME', 'sql_queue_start_at_login'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION queue_start_at_login(boolean) IS
-'makes the first connection to this database after a restart start the background processes, by the event trigger queue_start_at_login; false drops that. Not needed where the library is preloaded. Errors: 42501 not a superuser, 0A000 PostgreSQL 15 and 16, 22004 argument';
-
-CREATE FUNCTION queue_data.start_worker()
-RETURNS void
-AS 'MODULE_PATHNAME', 'sql_queue_start_worker'
-LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION queue_data.start_worker() IS
-'has the background processes started, for start_at_login';
-
--- An error would refuse the login, and a message might confuse the client.  The
--- roles that log in may have no privilege on the schema, hence SECURITY DEFINER.
--- A standby has no worker, and does not even load the library.
-CREATE FUNCTION queue_data.start_at_login()
-RETURNS event_trigger
-LANGUAGE plpgsql SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-SET client_min_messages = error
-AS $$
-BEGIN
-    IF NOT pg_catalog.pg_is_in_recovery() THEN
-        PERFORM queue_data.start_worker();
-    END IF;
-EXCEPTION WHEN OTHERS THEN
-    RAISE LOG 'no background process for queues could be started at a login: %', SQLERRM;
-END
-$$;
-COMMENT ON FUNCTION queue_data.start_at_login() IS
-'event trigger of queue_start_at_login: starts the background processes, and raises no error';
-
---
 -- Shards
 --
 CREATE FUNCTION queue_shard(q text, project text DEFAULT NULL)
@@ -2023,6 +1986,22 @@ FROM queue_data.maps() AS m
 COMMENT ON VIEW queue_data.availability_map IS
 'the availability maps of the queues of this database: what claims have to scan, the scans and waits under way, and when the background worker visits the queue';
 
+--
+-- How much of shared memory is used
+--
+CREATE FUNCTION queue_data.memory(
+    OUT what text, OUT used bigint, OUT places bigint, OUT bytes bigint)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'sql_queue_memory'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION queue_data.memory() IS
+'the rows of the view queue_memory';
+
+CREATE VIEW queue_data.queue_memory AS
+SELECT m.what, m.used, m.places, m.bytes FROM queue_data.memory() AS m;
+COMMENT ON VIEW queue_data.queue_memory IS
+'the places in shared memory, of all databases, and how many are used: of queues with messages, of groups, and of stretches of the messages of groups';
+
 -- ---------------------------------------------------------------------------
 -- Triggers, and what pg_dump calls
 -- ---------------------------------------------------------------------------
@@ -2289,11 +2268,12 @@ GRANT SELECT ON queue_router.schedules
 GRANT USAGE ON SCHEMA queue_data TO queue_admin, queue_monitor;
 GRANT EXECUTE ON FUNCTION queue_data.workers(), queue_data.runners(),
     queue_data.handler_problem(integer), queue_data.status(),
-    queue_data.segment_holders(), queue_data.maps()
+    queue_data.segment_holders(), queue_data.maps(), queue_data.memory()
     TO queue_admin, queue_monitor;
 GRANT SELECT ON queue_data.queue_workers, queue_data.queue_runners,
     queue_data.queue_status, queue_data.segment_status,
-    queue_data.availability_map TO queue_admin, queue_monitor;
+    queue_data.availability_map, queue_data.queue_memory
+    TO queue_admin, queue_monitor;
 GRANT SELECT ON queue_data.queue_roles, queue_data.queue_handlers TO queue_admin;
 
 -- A role that may read all tables may dump them.

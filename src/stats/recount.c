@@ -102,10 +102,7 @@ count_message_depth(const MessageForm *form, TimestampTz due_at, void *arg)
 	if (due >= queue->due)
 		return;
 	queue->due = due;
-
-	/* With more queues than maps, this would evict other maps. */
-	if (recount->size <= setting_max_availability_maps)
-		availability_tell_due(queue->queue_id, due);
+	availability_tell_due(queue->queue_id, due);
 }
 
 static bool
@@ -119,40 +116,12 @@ has_messages(const CountedQueue *queue)
 static void
 write_recounted_depths(Recount *recount)
 {
-	int			n = 0;
-
-	for (int i = 0; i < recount->size; i++)
-		n += has_messages(&recount->list[i]);
-
-	/*
-	 * There are more queues with messages than maps, so their depths remain
-	 * unknown.  To evict maps for them would be of no use.
-	 */
-	if (n > setting_max_availability_maps)
-	{
-		depth_lose_mine();
-		return;
-	}
-
-	/*
-	 * First where there are maps, so that a map that is made afterwards does
-	 * not evict that of another queue with messages.  A queue without
-	 * messages needs no map.
-	 */
-	for (int i = 0; i < recount->size; i++)
-	{
-		CountedQueue *queue = &recount->list[i];
-
-		if (has_messages(queue) &&
-			counts_set_depths(queue->queue_id, queue->depths,
-							  &queue->claimed, false))
-			memset(queue->depths, 0, sizeof(queue->depths));
-	}
+	/* A queue without messages needs no map. */
 	for (int i = 0; i < recount->size; i++)
 		if (has_messages(&recount->list[i]))
-			(void) counts_set_depths(recount->list[i].queue_id,
-									 recount->list[i].depths,
-									 &recount->list[i].claimed, true);
+			counts_set_depths(recount->list[i].queue_id,
+							  recount->list[i].depths,
+							  &recount->list[i].claimed);
 }
 
 /* Count all messages, in a transaction of its own. */

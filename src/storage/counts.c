@@ -71,6 +71,8 @@ static bool add_record_to_map(const CountRecord *record, AvailabilityMap *map,
 							  uint64 generation, bool with_depths);
 static void add_depths_now(AvailabilityMap *map, const int64 *depths,
 						   const ClaimedMessages *claimed);
+static AvailabilityMap *find_counted_map(const CountRecord *record,
+										 bool with_depths);
 static void counts_before_end(XactEvent event);
 static void counts_after_end(XactEvent event);
 
@@ -223,18 +225,11 @@ add_record_to_map(const CountRecord *record, AvailabilityMap *map,
 {
 	bool		wake = false;
 
-	/*
-	 * It was evicted, or found no room.  The worker has to count anew, and to
-	 * visit the queue: if it was taken for one without messages, its map was
-	 * evicted as if nothing could be found there.
-	 */
+	/* It found no room.  The worker has to visit the queue. */
 	if (map == NULL)
 	{
 		if (with_depths)
-		{
-			depth_lose_mine();
-			database_map_evicted(database_mine(), DT_NOBEGIN);
-		}
+			database_map_missing(database_mine(), DT_NOBEGIN);
 		return with_depths;
 	}
 	for (int i = 0; i < JOB_COUNTERS; i++)
@@ -266,7 +261,7 @@ add_depths_now(AvailabilityMap *map, const int64 *depths,
 	/* What we have counted would be missing in the depths. */
 	if (map == NULL)
 	{
-		depth_lose_mine();
+		depth_set_incomplete();
 		return;
 	}
 	(void) add_depths_to_map(map, depth_generation(), depths, claimed);
@@ -283,21 +278,12 @@ counts_end_claim(int32 queue_id)
 				   &NO_CLAIMED_MESSAGES);
 }
 
-/*
- * A recount has found these messages in a queue, and these that are claimed.
- * Returns false if the queue has no map, and none is to be made.
- */
-bool
+/* A recount has found these messages in a queue, and these that are claimed. */
+void
 counts_set_depths(int32 queue_id, const int64 *depths,
-				  const ClaimedMessages *claimed, bool make_map)
+				  const ClaimedMessages *claimed)
 {
-	AvailabilityMap *map = make_map ? shmem_get_map(queue_id) :
-	shmem_find_map(catalog_queue_oid(), queue_id);
-
-	if (map == NULL && !make_map)
-		return false;
-	add_depths_now(map, depths, claimed);
-	return true;
+	add_depths_now(shmem_get_map(queue_id), depths, claimed);
 }
 
 /* --- Reading --- */
@@ -350,8 +336,6 @@ counts_before_end(XactEvent event)
 	if (records.n == 0)
 		return;
 
-	/* After the end that must not be tried, as it may fail. */
-	shmem_maps_attach();
 	if (event == XACT_EVENT_PRE_COMMIT)
 	{
 		depth_before_commit();
@@ -371,6 +355,26 @@ counts_before_end(XactEvent event)
 }
 
 /*
+ * Returns the map to which a record is added, locked; NULL if there is none.
+ */
+static AvailabilityMap *
+find_counted_map(const CountRecord *record, bool with_depths)
+{
+	AvailabilityMap *map = shmem_find_map(record->extension,
+										  record->queue_id);
+
+	if (map != NULL || !with_depths)
+		return map;
+
+	/*
+	 * A map that another session makes is taken for that of a queue without
+	 * messages, until it can see this.  If it could not, we find the map now.
+	 */
+	depth_set_incomplete();
+	return shmem_find_map(record->extension, record->queue_id);
+}
+
+/*
  * Callback after commit, prepare or abort: add all records to the maps of
  * their queues, and wake the worker.
  */
@@ -378,14 +382,11 @@ static void
 counts_after_end(XactEvent event)
 {
 	bool		wake = false;
-	bool		attached;
 	bool		with_depths;
 	uint64		generation = 0;
 
 	if (records.n == 0 || event == XACT_EVENT_ABORT)
 		return;
-	attached = shmem_hold_maps();
-
 	/* A prepared transaction has written its depths to a table. */
 	with_depths = event == XACT_EVENT_COMMIT &&
 		depth_after_commit(&generation);
@@ -394,16 +395,10 @@ counts_after_end(XactEvent event)
 		const CountRecord *record = xact_record(&records, i);
 		bool		depths = with_depths && has_depth_changes(record);
 
-		/* It must not attach to maps now, but is attached to some. */
 		if (depths || !all_zero(record->n, JOB_COUNTERS))
-			wake |= add_record_to_map(record, attached ?
-									  shmem_find_map(record->extension,
-													 record->queue_id) :
-									  shmem_remembered_map(record->extension,
-														   record->queue_id),
+			wake |= add_record_to_map(record, find_counted_map(record, depths),
 									  generation, depths);
 	}
-	shmem_release_maps();
 	if (wake)
 		database_wake(GetCurrentTimestamp() + COUNTS_PAUSE, false);
 }

@@ -72,7 +72,7 @@ extern void counts_read_depths(int32 queue_id, int64 *depths);
 
 /* For the worker: counting at once */
 extern void counts_end_claim(int32 queue_id);
-extern bool counts_set_depths(int32 queue_id, const int64 *depths,
-							  const ClaimedMessages *claimed, bool make_map);
+extern void counts_set_depths(int32 queue_id, const int64 *depths,
+							  const ClaimedMessages *claimed);
 
 #endif							/* QUEUE_COUNTS_H */

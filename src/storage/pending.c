@@ -49,10 +49,7 @@
  *	  Claims that wait for these find the messages returned.
  *
  *	  Nothing here may fail once the transaction has ended: no memory is
- *	  allocated then, and no catalog is read.  Nor does the session attach to
- *	  memory that others have created since it has recorded its changes; if
- *	  there is any, the maps of the queues that were changed begin anew instead
- *	  (shmem_maps.c).
+ *	  allocated then, and no catalog is read.
  *
  * src/storage/pending.c
  *
@@ -83,12 +80,6 @@
 
 static bool too_many = false;	/* some changes were not recorded */
 
-/*
- * While the changes are returned: this session is attached to all maps and
- * lanes.  If not, it may only use a map that it has reserved something of.
- */
-static bool attached = false;
-
 /* The extension whose tables other SQL has written, if any. */
 static Oid	restored = InvalidOid;
 
@@ -104,7 +95,6 @@ static void prepare_record(const PendingChange *record);
 static void return_all_records(XactEvent event);
 static void forget_all_maps(void);
 static bool end_uses_maps(void);
-static void close_and_release_maps(void);
 static void return_to_maps(XactEvent event);
 static void pending_before_end(XactEvent event);
 static void pending_end(XactEvent event);
@@ -132,9 +122,6 @@ record_change(const MessageForm *form, PendingTarget target, uint64 lane,
 	PendingChange new = {0};
 
 	database_join();
-
-	/* Attaching may fail, so after an abort, which has no callback before. */
-	shmem_maps_attach();
 	new.xact.nest_level = GetCurrentTransactionNestLevel();
 	new.extension = catalog_queue_oid();
 	new.queue_id = form->queue_id;
@@ -273,13 +260,6 @@ return_record(const PendingChange *record, TimestampTz now, TimestampTz due)
 {
 	MessageRange range;
 
-	/* Looking for the map could need memory that we are not attached to. */
-	if (!attached)
-	{
-		shmem_miss(record->extension, record->queue_id);
-		return;
-	}
-
 	/*
 	 * Records of several lanes were united.  Pushes are returned as overflow.
 	 * Anything else must not: later messages of its group, which are in the
@@ -349,9 +329,7 @@ return_at_end(const PendingChange *record, bool commit, TimestampTz now)
 static void
 prepare_record(const PendingChange *record)
 {
-	if (!attached)
-		shmem_miss(record->extension, record->queue_id);
-	else if (record->lane == LANE_OF_OVERFLOW && !pending_is_push(record))
+	if (record->lane == LANE_OF_OVERFLOW && !pending_is_push(record))
 		availability_clear_lanes(record->extension, record->queue_id);
 	else if (record->target == TARGET_MESSAGES)
 		availability_prepare(record->extension, record->queue_id,
@@ -381,10 +359,7 @@ return_all_records(XactEvent event)
 void
 pending_return_prepared(const PendingChange *record, bool commit)
 {
-	attached = shmem_hold_maps();
 	return_at_end(record, commit, GetCurrentTimestamp());
-	attached = false;
-	shmem_release_maps();
 }
 
 /*
@@ -396,12 +371,8 @@ static void
 forget_all_maps(void)
 {
 	/* If all records were rolled back, pending_roll_back() has done this. */
-	if (!too_many || pending_list.n == 0)
-		return;
-	if (attached)
+	if (too_many && pending_list.n > 0)
 		shmem_for_each_map(pending_list_at(0)->extension, availability_clear);
-	else
-		shmem_miss_all();
 }
 
 /* Returns whether the end of the (sub)transaction has to use maps. */
@@ -412,30 +383,11 @@ end_uses_maps(void)
 		availability_is_reserving() || availability_has_sweep();
 }
 
-/* A claim that has failed has left its reservation open: close it. */
-static void
-close_and_release_maps(void)
-{
-	if (attached)
-		availability_close_all();
-	else
-	{
-		availability_abandon_all();
-
-		/* We could wake no sessions, so the worker has to visit all queues. */
-		database_map_evicted(database_mine(), DT_NOBEGIN);
-	}
-	attached = false;
-	shmem_release_maps();
-}
-
 /* Steps 3 to 6 of NOTES */
 static void
 return_to_maps(XactEvent event)
 {
 	bool		commit = event == XACT_EVENT_COMMIT;
-
-	attached = shmem_hold_maps();
 
 	/*
 	 * Rows were written by other SQL, which records no changes: make the maps
@@ -444,13 +396,10 @@ return_to_maps(XactEvent event)
 	if (OidIsValid(restored) && commit)
 	{
 		depth_lose_mine();
-		if (attached)
-			shmem_for_each_map(restored, availability_restored);
-		else
-			shmem_miss_all();
+		shmem_for_each_map(restored, availability_restored);
 
 		/* This session may not have looked up its entry (database_mine). */
-		database_map_evicted(database_of(MyDatabaseId), DT_NOBEGIN);
+		database_map_missing(database_of(MyDatabaseId), DT_NOBEGIN);
 	}
 
 	/*
@@ -458,43 +407,24 @@ return_to_maps(XactEvent event)
 	 * removes the sweep's mark from the ranges that it is united with.  If we
 	 * do not publish what the sweep has seen, the next one sees it again.
 	 */
-	availability_publish_sweep(commit && attached);
+	availability_publish_sweep(commit);
 	forget_all_maps();
 	return_all_records(event);
-	if (attached)
-		availability_end_move(commit);
-	close_and_release_maps();
+	availability_end_move(commit);
+
+	/* A claim that has failed has left its reservation open. */
+	availability_close_all();
 }
 
-/* Callback before commit or prepare: the last moment at which we may fail. */
+/* Callback before commit or prepare */
 static void
 pending_before_end(XactEvent event)
 {
-	int			nlanes = 0;
 	bool		has_queues = false;
 
 	for (int i = 0; i < pending_list.n; i++)
-	{
-		const PendingChange *record = pending_list_at(i);
-
-		/* Each record may need a lane of its own. */
-		if (record->lane != LANE_WITHOUT_KEY)
-			nlanes++;
-		has_queues |= record->target == TARGET_QUEUE ||
-			record->target == TARGET_MOVE;
-	}
-
-	/*
-	 * A sweep, or a claim that has found nothing, records no change, but has
-	 * to return what it has scanned: if the session were not attached then,
-	 * the map would begin anew, and the worker would sweep it forever.
-	 */
-	if (pending_list.n > 0 || availability_is_reserving() ||
-		availability_has_sweep())
-	{
-		shmem_maps_attach();
-		lanes_grow(nlanes);
-	}
+		has_queues |= pending_list_at(i)->target == TARGET_QUEUE ||
+			pending_list_at(i)->target == TARGET_MOVE;
 
 	/*
 	 * No callback runs at COMMIT PREPARED, but it sends our invalidation
@@ -537,8 +467,6 @@ pending_roll_back(int first)
 	segment_forget_published();
 	if (!end_uses_maps())
 		return;
-	attached = shmem_hold_maps();
-
 	/* Those that were not recorded may be of this subtransaction. */
 	forget_all_maps();
 
@@ -564,5 +492,5 @@ pending_roll_back(int first)
 		pending_list_link(kept++);
 	}
 	pending_list.n = kept;
-	close_and_release_maps();
+	availability_close_all();
 }

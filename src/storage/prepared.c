@@ -90,7 +90,7 @@ attach_prepared(void *area)
 void
 prepared_init(void)
 {
-	shmem_add_area(sizeof(SharedPrepared), 0, init_prepared, attach_prepared);
+	shmem_add_area(sizeof(SharedPrepared), init_prepared, attach_prepared);
 }
 
 /*

@@ -219,13 +219,6 @@ compat_has_named_segments(void)
 	return PG_VERSION_NUM >= 170000;
 }
 
-/* Returns whether an event trigger can be one of logins. */
-static inline bool
-compat_has_login_event(void)
-{
-	return PG_VERSION_NUM >= 170000;
-}
-
 #if PG_VERSION_NUM >= 190000
 static inline void
 compat_call_init(void *memory, void *init)

@@ -50,7 +50,8 @@ int			setting_max_message_delay = 1209600;
 int			setting_max_retry_delay = 3600;
 int			setting_max_message_size = 262144;
 int			setting_max_push_count = 10000;
-int			setting_max_availability_maps = 100000;
+int			setting_max_active_queues = 32000;
+int			setting_max_active_groups = 40000;
 int			setting_database_workers = 8;
 int			setting_worker_naptime = 1;
 int			setting_segment_size = 16 * 1024;
@@ -59,6 +60,12 @@ int			setting_max_runners = 4;
 int			setting_runner_idle_time = 60;
 int			setting_max_handler_time = 3600;
 bool		setting_auto_create = true;
+
+/*
+ * Without preloading, shared memory has this part of the default size, since
+ * it may be in the /dev/shm of a container.
+ */
+#define UNPRELOADED_SHARE	8
 
 /*
  * Whether the settings have the values that were given before they were
@@ -148,7 +155,8 @@ DEFINE_PAIR_CHECKS(message_ttl)
 
 /*
  * The integer settings.  The initial value of the variable is the default.
- * Those that are not PGC_SUSET are of the whole server.
+ * Those that are not PGC_SUSET are of the whole server; those that are
+ * PGC_POSTMASTER say how much shared memory there is.
  */
 static const struct
 {
@@ -244,9 +252,16 @@ static const struct
 		.short_desc = "Sets the maximum time for which a handler may run for one message."
 	},
 	{
-		"queue.max_availability_maps", &setting_max_availability_maps,
-		64, 10000000, PGC_SIGHUP, 0,
-		.short_desc = "Sets the maximum number of queues whose availability maps are in shared memory."
+		"queue.max_active_queues", &setting_max_active_queues,
+		64, 10000000, PGC_POSTMASTER, 0,
+		.short_desc = "Sets the maximum number of queues with messages that have a place in shared memory.",
+		.long_desc = "Claims of other queues read all their messages."
+	},
+	{
+		"queue.max_active_groups", &setting_max_active_groups,
+		64, 10000000, PGC_POSTMASTER, 0,
+		.short_desc = "Sets the maximum number of groups with messages that have a place in shared memory.",
+		.long_desc = "The messages of other groups of a queue are claimed as if they were one."
 	},
 	{
 		"queue.database_workers", &setting_database_workers,
@@ -281,20 +296,37 @@ static const struct
 	}
 };
 
-/* Define the settings.  Called once, when the library is loaded. */
+/*
+ * Define the settings.  To be called when the library is loaded, which may
+ * happen again after an error.
+ */
 void
-settings_define(void)
+settings_define(bool preloaded)
 {
+	if (settings_are_defined)
+		return;
 	for (Size i = 0; i < lengthof(int_settings); i++)
+	{
+		GucContext	context = int_settings[i].context;
+
+		/*
+		 * The server has started, so nothing can be set any more for which
+		 * that is too late.
+		 */
+		if (context == PGC_POSTMASTER && !preloaded)
+		{
+			*int_settings[i].variable /= UNPRELOADED_SHARE;
+			context = PGC_INTERNAL;
+		}
 		DefineCustomIntVariable(int_settings[i].name,
 								int_settings[i].short_desc,
 								int_settings[i].long_desc,
 								int_settings[i].variable,
 								*int_settings[i].variable,
 								int_settings[i].min, int_settings[i].max,
-								int_settings[i].context,
-								int_settings[i].flags,
+								context, int_settings[i].flags,
 								int_settings[i].check, NULL, NULL);
+	}
 	DefineCustomBoolVariable("queue.auto_create",
 							 "Creates a queue when a message is pushed to an unknown one.",
 							 NULL, &setting_auto_create, setting_auto_create,

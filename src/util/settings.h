@@ -33,7 +33,8 @@ extern int	setting_max_handler_time;	/* seconds */
 extern bool setting_auto_create;
 
 /* The server */
-extern int	setting_max_availability_maps;
+extern int	setting_max_active_queues;
+extern int	setting_max_active_groups;
 extern int	setting_database_workers;
 extern int	setting_runners;
 extern int	setting_max_runners;
@@ -41,7 +42,7 @@ extern int	setting_runner_idle_time;	/* seconds */
 extern int	setting_worker_naptime; /* milliseconds */
 extern int	setting_segment_size;	/* kilobytes; 0 for unlimited */
 
-extern void settings_define(void);
+extern void settings_define(bool preloaded);
 extern void settings_without_transaction_timeout(void);
 extern void settings_set(const char *setting, const char *value, bool local);
 

@@ -56,8 +56,8 @@
  *
  *	  The size of a run: NUMBERS there are; EXISTING messages at the start;
  *	  PUSHERS, CLAIMERS, CALLS of each claimer; PROBERS, each of which probes
- *	  once; SWEEPS of the worker; EVICTIONS of the map.  What may happen in
- *	  it: ABORT, RELEASE, HAND (a row is locked with plain SQL),
+ *	  once; SWEEPS of the worker; EVICTIONS, when the map is given back.  What
+ *	  may happen in it: ABORT, RELEASE, HAND (a row is locked with plain SQL),
  *	  UPDATE (or updated), ERROR (in a scan, or before or after the mark),
  *	  CLOCK (claims run out), IMPATIENT (a claim does not wait for other
  *	  sessions any longer, and scans without the map).  The defines that make
@@ -310,7 +310,7 @@ inline add_range(set, from, to, at, locked_by, scanned_by, time)
 	i_ = 0; j_ = 0
 }
 
-/* --- The map is made and evicted --- */
+/* --- The map is made and given back --- */
 
 /* availability_reset(), availability_clear() */
 inline reset_map()
@@ -332,7 +332,7 @@ inline get_map()
 }
 
 #if EVICTIONS > 0
-/* victim_find(): a map with open reservations is not evicted. */
+/* give_back_map(): one with open reservations is not given back. */
 proctype evictor()
 {
 	byte left = EVICTIONS;
@@ -347,7 +347,7 @@ proctype evictor()
 			exists = false; knows = false; next = 0; end = 0;
 			clear_ranges(MAP);
 			left--;
-			printf("the map is evicted\n")
+			printf("the map is given back\n")
 		}
 	:: break
 	od

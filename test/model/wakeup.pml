@@ -158,7 +158,10 @@ inline return_message(q, arrives, due, w)
 	wake(w)
 }
 
-/* shmem_get_map(): if q has no map, it gets any that can be evicted. */
+/*
+ * shmem_get_map(): if q has no map, it gets that of a queue without messages; or
+ * shmem_borrow_map(), shmem_return_map(): any, which the other queue gives back.
+ */
 inline get_map(q, due)
 {
 	d_step {

@@ -1,4 +1,5 @@
-# What the tests of availability maps share: a server with few maps, and two sessions.
+# What the tests of availability maps share: a server with room for few queues and groups,
+# half of it for one owner, which takes preloading; and two sessions.
 
 package MapTest;
 
@@ -21,9 +22,11 @@ sub start_server
 {
 	QueueTest::start_server(
 		q{
+shared_preload_libraries = 'queue'
 max_prepared_transactions = 40
 autovacuum = off
-queue.max_availability_maps = 64
+queue.max_active_queues = 128
+queue.max_active_groups = 192
 queue.min_claim_ttl = 1
 queue.min_claim_grace = 0
 });

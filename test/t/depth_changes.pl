@@ -241,13 +241,13 @@ kill_worker();
 value(push_messages('crash', 2) . q{SELECT count(*) FROM queue_claim('crash', 600, 0, 3)});
 status_is_right('after the worker was terminated');
 
-# --- Maps that are evicted ---
+# --- No room for maps ---
 
-$node->append_conf('postgresql.conf', 'queue.max_availability_maps = 100');
+$node->append_conf('postgresql.conf', 'queue.max_active_queues = 200');
 $node->restart;
 value(q{SELECT count(queue_push('many' || i, '1')) FROM generate_series(1, 300) AS i});
 value(q{SELECT count(*) FROM generate_series(1, 300) AS i, queue_pop('many' || i) WHERE i % 3 = 0});
-status_is_right('more queues than maps', counted => 0);
+status_is_right('more queues than there is room for', counted => 0);
 
 $node->stop;
 done_testing();

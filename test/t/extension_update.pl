@@ -217,7 +217,8 @@ SELECT format('%s %s', p.proname, (SELECT string_agg(a::text, ' ' ORDER BY a::te
 	FROM unnest(proacl) AS a)) AS what
 FROM pg_proc AS p JOIN pg_depend AS d ON d.objid = p.oid AND d.classid = 'pg_proc'::regclass
 	AND d.deptype = 'e' AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'queue')
-WHERE proname NOT IN ('group_lane', 'job_schedule', 'job_unschedule', 'job_schedules')
+WHERE proname NOT IN ('group_lane', 'job_schedule', 'job_unschedule', 'job_schedules',
+	'queue_start_at_login', 'start_at_login', 'start_worker')
 UNION ALL
 SELECT format('%s %s', c.oid::regclass, c.relacl) FROM pg_class AS c
 WHERE relnamespace = 'queue_data'::regnamespace AND relname <> 'schedule_id';

@@ -40,7 +40,6 @@ $node = PostgreSQL::Test::Cluster->new('main', install_path => $install);
 $node->init;
 $node->append_conf(
 	'postgresql.conf', q{
-shared_preload_libraries = 'queue'
 max_worker_processes = 16
 log_min_messages = warning
 log_statement = none

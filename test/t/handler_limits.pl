@@ -15,7 +15,9 @@ use lib "$FindBin::RealBin/../perl";
 
 use HandlerTest qw($node $db start_server value becomes);
 
+# New sessions know the settings.
 start_server(q{
+shared_preload_libraries = 'queue'
 queue.runners = 2
 queue.max_runners = 2});
 

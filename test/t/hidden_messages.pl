@@ -32,7 +32,7 @@ max_prepared_transactions = 100
 autovacuum = off
 synchronous_commit = off
 log_statement = none
-queue.max_availability_maps = 64
+queue.max_active_queues = 128
 queue.database_workers = 0
 queue.min_claim_ttl = 1
 queue.min_claim_grace = 0
@@ -320,7 +320,7 @@ foreach my $round (1 .. $rounds)
 }
 
 $node->append_conf('postgresql.conf', q(
-queue.max_availability_maps = 100000
+queue.max_active_queues = 200000
 queue.database_workers = 8
 ));
 $session->quit;

@@ -25,7 +25,7 @@ max_prepared_transactions = 1
 autovacuum = off
 synchronous_commit = off
 log_statement = none
-queue.max_availability_maps = 100000
+queue.max_active_queues = 210000
 queue.min_claim_grace = 0
 ));
 my $session = $node->background_psql('postgres');

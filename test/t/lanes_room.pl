@@ -16,7 +16,7 @@ use lib "$FindBin::RealBin/../perl";
 
 use MapTest;
 
-my $room = 96;    # for lanes, with so few maps
+my $room = 96;    # for lanes, of one owner
 
 my $queues = 0;
 

@@ -19,7 +19,7 @@ start_server(
 	q{
 max_prepared_transactions = 1
 autovacuum = off
-queue.max_availability_maps = 1000
+queue.max_active_queues = 2000
 queue.min_claim_ttl = 1
 queue.min_claim_grace = 0
 });

@@ -1,7 +1,7 @@
-# With more queues than availability maps, queues without messages go without: they are
+# With more queues than places for maps, queues without messages go without: they are
 # neither probed nor visited, and no queue with messages loses its map to them.  With
-# more queues with messages than maps, neither queue_ready nor the worker's visit to all
-# queues takes the maps of the others.  In each case all that is ready is found.
+# more queues with messages than places, neither queue_ready nor the worker's visit to all
+# queues takes those of the others.  In each case all that is ready is found.
 
 use strict;
 use warnings;
@@ -25,7 +25,7 @@ max_prepared_transactions = 2
 autovacuum = off
 log_statement = none
 log_min_messages = debug1
-queue.max_availability_maps = $maps
+queue.max_active_queues = @{[ 2 * $maps ]}
 });
 value(q{CREATE FUNCTION rows_read() RETURNS bigint LANGUAGE sql AS
 	$$ SELECT sum(pg_stat_get_xact_tuples_returned(r)) FROM (SELECT indexrelid FROM pg_index
@@ -59,7 +59,7 @@ sub push_to
 	return;
 }
 
-# The same, a few at a time: a map is not evicted before its counters are written.
+# The same, a few at a time: a map is not given back before its counters are written.
 sub push_slowly
 {
 	my (@q) = @_;
@@ -214,7 +214,7 @@ is(lost_since(\%before, @ready), 0, 'queues with messages have kept their maps')
 rests();
 reads_few($list, $ready, 'queue_ready still reads no other queues');
 
-# What ends after its map was evicted
+# What ends after its map was given back
 my ($open, $prepared) = @others;
 $listener->query_safe(
 	"SELECT format('LISTEN %I', queue_channel('q$_')) \\gexec") foreach $open, $prepared;
@@ -231,7 +231,7 @@ for (1 .. 20)
 	%now = maps_now();
 	last unless grep { exists $now{"q$_"} } $open, $prepared;
 }
-ok(!exists $now{"q$_"}, "the map of queue $_ was evicted") foreach $open, $prepared;
+ok(!exists $now{"q$_"}, "the map of queue $_ was given back") foreach $open, $prepared;
 $session->query_safe('COMMIT');
 is_ready('a push that is committed then', @ready, $open);
 $other->query_safe("COMMIT PREPARED 'p'");

@@ -38,7 +38,8 @@ value(q{SELECT queue_create('g')});
 value(q{ALTER SYSTEM SET queue.worker_naptime = '200ms'});
 value(q{SELECT pg_reload_conf()});
 ok( $node->poll_query_until(
-		$db, q{SELECT setting = '200' FROM pg_settings WHERE name = 'queue.worker_naptime'}
+		$db, q{LOAD 'queue';
+		SELECT setting = '200' FROM pg_settings WHERE name = 'queue.worker_naptime'}
 	),
 	'naptime set');
 forget_heard();

@@ -1,5 +1,5 @@
 # Listeners are notified of everything: of delayed messages one after the other,
-# also when they claim only one each time; of queues whose maps were evicted;
+# also when they claim only one each time; of queues without a map;
 # after a notification that failed; and of what other SQL has written.
 
 use strict;
@@ -20,7 +20,7 @@ $node->init(allows_streaming => 1);
 $node->append_conf(
 	'postgresql.conf', q{
 autovacuum = off
-queue.max_availability_maps = 64
+queue.max_active_queues = 128
 queue.min_claim_ttl = 1
 queue.min_claim_grace = 0
 });

@@ -196,8 +196,7 @@ is( routed(q{BEGIN; INSERT INTO work VALUES (1); SELECT total FROM queue_stats('
 	1, 'which may read');
 
 foreach my $call (q{SELECT queue_channel('q')}, q{SELECT queue_push_lazy('q', '1')},
-	'CALL job_run()', 'SELECT job_due(1)', 'SELECT queue_shard_init(1, 2)',
-	'SELECT queue_start_at_login()')
+	'CALL job_run()', 'SELECT job_due(1)', 'SELECT queue_shard_init(1, 2)')
 {
 	$error = routed($call);
 	is(state_of($error), '0A000', $call);

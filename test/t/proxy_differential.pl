@@ -29,7 +29,7 @@ my %refused = map { $_ => 1 }
   qw(queue_channel queue_push_lazy queue_ready_in_projects job_run job_progress job_result queue_await
 	batch_cancel batch_close
 	batch_status batch_list job_due queue_shard_init
-  queue_start_at_login topic_bind topic_list topic_publish topic_unbind);
+  topic_bind topic_list topic_publish topic_unbind);
 
 # --- The cases ---
 

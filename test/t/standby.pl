@@ -122,7 +122,6 @@ my %change = (
 	topic_bind         => q{topic_bind('a', 'q')},
 	topic_unbind       => q{topic_unbind('a', 'q')},
 	topic_publish      => q{topic_publish('a', '1')},
-	queue_start        => q{queue_start_at_login()},
 	queue_claim        => q{queue_claim('q', 60, 60)},
 	queue_claim_any    => q{queue_claim_any(NULL, 60, 60)},
 	claim_next         => qq{claim_next('q', '$claim', 60, 60)},
