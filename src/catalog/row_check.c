@@ -6,12 +6,12 @@
  * NOTES
  *	  The functions write the tables without the executor, and read them in
  *	  place.  A superuser can write them with SQL, too, and a restore does.
- *	  The tables have constraints, which such SQL obeys, but constraints can be
- *	  dropped, and those that an update of the extension has added do not check
- *	  the rows that were there.  So a row is input: what the code that uses it
- *	  relies on is checked here as the row is read, and a malformed row is an
- *	  error rather than a crash.  The constraints of src/sql have these rules,
- *	  too.
+ *	  The constraints of the tables (src/sql) say what such rows have to be.
+ *	  But constraints can be dropped, and a row without them must not make the
+ *	  code read or write beyond what there is.  So what memory depends on is
+ *	  checked here as a row is read: that columns are not null, the length of
+ *	  what is copied, the shape of what is read in place, and the bounds of
+ *	  what is an index.  What a value means is for the constraints alone.
  *
  *	  Code that looks for one row raises an error, which names the row.  Code
  *	  that goes over many rows, for the worker or a listing, leaves the row out
@@ -30,8 +30,6 @@
 #include "access/htup_details.h"
 #include "storage/itemptr.h"
 #include "utils/array.h"
-#include "utils/float.h"
-#include "utils/timestamp.h"
 
 #include "catalog/relations.h"
 #include "catalog/row_check.h"
@@ -41,62 +39,82 @@
 /* The bit of a column in a set of columns */
 #define COLUMN(attribute)	(1 << ((attribute) - 1))
 
-/* A row, taken apart */
-typedef struct RowValues
+/* What a column has to be besides not null */
+typedef enum ColumnRule
 {
-	Datum		values[Natts_handler];	/* no table has more columns */
-	bool		isnull[Natts_handler];
-} RowValues;
+	RULE_INDEX,					/* int2 or int4 from min to max: indexes an
+								 * array */
+	RULE_LENGTH,				/* text of at most max bytes: is copied to a
+								 * buffer of that size */
+	RULE_ARRAY,					/* one dimension, no nulls: its elements are
+								 * read in place */
+	RULE_IN_ROW					/* text, neither compressed nor stored out of
+								 * line: is overwritten in place */
+} ColumnRule;
 
-#define VALUE(row, attribute)	((row)->values[(attribute) - 1])
-#define IS_NULL(row, attribute) ((row)->isnull[(attribute) - 1])
-
-/* Returns what is wrong with a row, or NULL. */
-typedef const char *(*RowRule) (const RowValues *row);
+typedef struct ColumnCheck
+{
+	int			attribute;		/* 0 ends the list */
+	ColumnRule	rule;
+	int			min;
+	int			max;
+} ColumnCheck;
 
 /* What is checked of a table */
 typedef struct TableRules
 {
 	int			natts;			/* columns; 0 if nothing is checked */
 	int			nullable;		/* COLUMN() of those that may be null */
-	RowRule		rule;			/* NULL if there is none */
+	ColumnCheck columns[6];
 } TableRules;
-
-static const char *queue_problem(const RowValues *row);
-static const char *ring_problem(const RowValues *row);
-static const char *dedup_key_problem(const RowValues *row);
-static const char *root_job_problem(const RowValues *row);
-static const char *job_counter_problem(const RowValues *row);
-static const char *prepared_count_problem(const RowValues *row);
-static const char *handler_problem(const RowValues *row);
-static const char *batch_problem(const RowValues *row);
-static const char *finished_problem(const RowValues *row);
-static const char *finished_ring_problem(const RowValues *row);
-static const char *topic_problem(const RowValues *row);
 
 static const TableRules tables[CATALOG_RELATIONS] = {
 	[CATALOG_QUEUE] = {Natts_queue,
 		COLUMN(Anum_queue_push_roles) | COLUMN(Anum_queue_claim_roles) |
 		COLUMN(Anum_queue_admin_roles) | COLUMN(Anum_queue_dead_queue_id) |
-	COLUMN(Anum_queue_source_id), queue_problem},
-	[CATALOG_RING] = {Natts_ring, 0, ring_problem},
+		COLUMN(Anum_queue_source_id),
+		{
+			{Anum_queue_name, RULE_LENGTH, 1, QUEUE_NAME_LENGTH},
+			{Anum_queue_project, RULE_LENGTH, 0, QUEUE_PROJECT_LENGTH},
+			{Anum_queue_push_roles, RULE_ARRAY},
+			{Anum_queue_claim_roles, RULE_ARRAY},
+			{Anum_queue_admin_roles, RULE_ARRAY}
+		}
+	},
+	[CATALOG_RING] = {Natts_ring, 0,
+		{
+			{Anum_ring_active, RULE_INDEX, 0, MESSAGE_SEGMENTS - 1},
+			{Anum_ring_delayed, RULE_INDEX, FIRST_DELAYED_SEGMENT,
+			ALL_SEGMENTS - 1}
+		}
+	},
 	[CATALOG_SEGMENT] = {Natts_segment},
 	[CATALOG_DEDUP_KEY] = {Natts_dedup_key,
 		COLUMN(Anum_dedup_key_pushed_at) | COLUMN(Anum_dedup_key_kept_until),
-	dedup_key_problem},
-	[CATALOG_ROOT_JOB] = {Natts_root_job, 0, root_job_problem},
+		{
+			{Anum_dedup_key_message_ids, RULE_ARRAY}
+		}
+	},
+	[CATALOG_ROOT_JOB] = {Natts_root_job},
 	[CATALOG_GROUPED] = {Natts_grouped},
 	[CATALOG_GROUP_RATE] = {Natts_group_rate},
 	[CATALOG_JOB_COUNTER] = {Natts_job_counter,
-	COLUMN(Anum_job_counter_last_error), job_counter_problem},
+		COLUMN(Anum_job_counter_last_error),
+		{
+			{Anum_job_counter_last_error, RULE_IN_ROW}
+		}
+	},
 	[CATALOG_PREPARED_COUNT] = {Natts_prepared_count, 0,
-	prepared_count_problem},
+		{
+			{Anum_prepared_count_priorities, RULE_INDEX, 0,
+			(1 << QUEUE_PRIORITIES) - 1}
+		}
+	},
 	[CATALOG_HANDLER] = {Natts_handler,
 		COLUMN(Anum_handler_teardown_takes_jsonb) |
 		COLUMN(Anum_handler_teardown_schema) |
 		COLUMN(Anum_handler_teardown_name) | COLUMN(Anum_handler_stopped) |
-		COLUMN(Anum_handler_loaded_by),
-	handler_problem},
+	COLUMN(Anum_handler_loaded_by)},
 	[CATALOG_SECRET] = {Natts_secret},
 	[CATALOG_SERVER] = {Natts_server},
 	[CATALOG_SHARD] = {Natts_shard},
@@ -104,12 +122,15 @@ static const TableRules tables[CATALOG_RELATIONS] = {
 	COLUMN(Anum_push_origin_message_id)},
 	[CATALOG_BATCH] = {Natts_batch,
 		COLUMN(Anum_batch_closed_at) | COLUMN(Anum_batch_finished_at) |
-	COLUMN(Anum_batch_shard) | COLUMN(Anum_batch_name), batch_problem},
+	COLUMN(Anum_batch_shard) | COLUMN(Anum_batch_name)},
 	[CATALOG_BATCH_PART] = {Natts_batch_part},
 	[CATALOG_TOPIC] = {Natts_topic,
 		COLUMN(Anum_topic_filter) | COLUMN(Anum_topic_publishers),
-	topic_problem},
-	[CATALOG_FINISHED_RING] = {Natts_finished_ring, 0, finished_ring_problem}
+		{
+			{Anum_topic_publishers, RULE_ARRAY}
+		}
+	},
+	[CATALOG_FINISHED_RING] = {Natts_finished_ring}
 };
 
 /* Of each table of the history */
@@ -117,21 +138,16 @@ static const TableRules finished_rules = {
 	Natts_finished,
 	COLUMN(Anum_finished_batch) | COLUMN(Anum_finished_group_key) |
 	COLUMN(Anum_finished_result) | COLUMN(Anum_finished_error) |
-	COLUMN(Anum_finished_body), finished_problem
+	COLUMN(Anum_finished_body),
+	{
+		{Anum_finished_outcome, RULE_INDEX, 0, FINISHED_OUTCOMES - 1}
+	}
 };
 
 static const TableRules *table_rules_of(Relation rel);
-static Size text_length(Datum value);
+static bool value_is_valid(const ColumnCheck *check, Datum value);
+static int	find_malformed_column(Relation rel, HeapTuple tuple);
 static const char *row_problem(Relation rel, HeapTuple tuple);
-
-/* --- Rules --- */
-
-/* Returns the number of bytes of a text, without fetching it. */
-static Size
-text_length(Datum value)
-{
-	return toast_raw_datum_size(value) - VARHDRSZ;
-}
 
 /*
  * Returns whether an array has one dimension, or none, and no nulls, so that
@@ -148,142 +164,6 @@ row_array_is_plain(Datum value)
 	return result;
 }
 
-static const char *
-queue_problem(const RowValues *row)
-{
-	static const int roles[] = {
-		Anum_queue_push_roles, Anum_queue_claim_roles, Anum_queue_admin_roles
-	};
-	Size		length = text_length(VALUE(row, Anum_queue_name));
-
-	/* 0 stands for no queue. */
-	if (DatumGetInt32(VALUE(row, Anum_queue_id)) <= 0)
-		return "Its id is not positive.";
-
-	/* Names are copied to buffers of fixed size. */
-	if (length == 0 || length > QUEUE_NAME_LENGTH)
-		return "Its name is empty or too long.";
-	if (text_length(VALUE(row, Anum_queue_project)) > QUEUE_PROJECT_LENGTH)
-		return "Its project is too long.";
-	for (int i = 0; i < (int) lengthof(roles); i++)
-		if (!IS_NULL(row, roles[i]) && !row_array_is_plain(VALUE(row, roles[i])))
-			return "One of its arrays of roles has a null or several dimensions.";
-	return NULL;
-}
-
-static const char *
-ring_problem(const RowValues *row)
-{
-	int			active = DatumGetInt16(VALUE(row, Anum_ring_active));
-	int			delayed = DatumGetInt16(VALUE(row, Anum_ring_delayed));
-
-	return active >= 0 && active < MESSAGE_SEGMENTS &&
-		delayed >= FIRST_DELAYED_SEGMENT && delayed < ALL_SEGMENTS ? NULL :
-		"It names segments that there are not.";
-}
-
-static const char *
-dedup_key_problem(const RowValues *row)
-{
-	/* The ids are read as an array of int64. */
-	return row_array_is_plain(VALUE(row, Anum_dedup_key_message_ids)) ? NULL :
-		"Its array of ids has a null or several dimensions.";
-}
-
-static const char *
-root_job_problem(const RowValues *row)
-{
-	TimestampTz at =
-	DatumGetTimestampTz(VALUE(row, Anum_root_job_registered_at));
-
-	/* The time is printed, and has no form if it is infinite. */
-	return TIMESTAMP_NOT_FINITE(at) ? "Its time is infinite." : NULL;
-}
-
-static const char *
-job_counter_problem(const RowValues *row)
-{
-	Pointer		error = DatumGetPointer(VALUE(row, Anum_job_counter_last_error));
-
-	/* Another error is written over it, in place. */
-	return IS_NULL(row, Anum_job_counter_last_error) ||
-		(!VARATT_IS_EXTERNAL(error) && !VARATT_IS_COMPRESSED(error)) ? NULL :
-		"Its last error is compressed, or stored out of line.";
-}
-
-static const char *
-prepared_count_problem(const RowValues *row)
-{
-	int32		priorities =
-	DatumGetInt32(VALUE(row, Anum_prepared_count_priorities));
-
-	/* Each bit is the number of a list in shared memory. */
-	return (priorities & ~((1 << QUEUE_PRIORITIES) - 1)) == 0 ? NULL :
-		"Its set of priorities has others than 0 to 9.";
-}
-
-static const char *
-handler_problem(const RowValues *row)
-{
-	float4		rate = DatumGetFloat4(VALUE(row, Anum_handler_rate));
-	int			nulls = IS_NULL(row, Anum_handler_teardown_takes_jsonb) +
-	IS_NULL(row, Anum_handler_teardown_schema) +
-	IS_NULL(row, Anum_handler_teardown_name);
-
-	if (DatumGetInt32(VALUE(row, Anum_handler_concurrency)) < 1)
-		return "Its concurrency is not positive.";
-	if (DatumGetInt32(VALUE(row, Anum_handler_timeout)) < 0)
-		return "Its timeout is negative.";
-
-	/* Also if the rate is not a number */
-	if (!(rate >= 0 && rate < get_float4_infinity()))
-		return "Its rate is negative, infinite or not a number.";
-	if (nulls != 0 && nulls != 3)
-		return "Some of the columns of its teardown function are null, and some are not.";
-	return NULL;
-}
-
-static const char *
-batch_problem(const RowValues *row)
-{
-	/* It is added to, and is the age of the batch. */
-	return TIMESTAMP_NOT_FINITE(DatumGetTimestampTz(VALUE(row, Anum_batch_created_at))) ?
-		"The time when it was created is infinite." : NULL;
-}
-
-static const char *
-topic_problem(const RowValues *row)
-{
-	return IS_NULL(row, Anum_topic_publishers) ||
-		row_array_is_plain(VALUE(row, Anum_topic_publishers)) ? NULL :
-		"Its array of roles has a null or several dimensions.";
-}
-
-static const char *
-finished_problem(const RowValues *row)
-{
-	int			outcome = DatumGetInt16(VALUE(row, Anum_finished_outcome));
-
-	/* It is the index of a name. */
-	if (outcome < 0 || outcome >= FINISHED_OUTCOMES)
-		return "Its outcome is none that there is.";
-
-	/* It is added to. */
-	return TIMESTAMP_NOT_FINITE(DatumGetTimestampTz(VALUE(row, Anum_finished_finished_at))) ?
-		"The time when the message was finished is infinite." : NULL;
-}
-
-static const char *
-finished_ring_problem(const RowValues *row)
-{
-	int			active = DatumGetInt16(VALUE(row, Anum_finished_ring_active));
-
-	return active >= 0 && active < FINISHED_SEGMENTS ? NULL :
-		"It names a table that there is not.";
-}
-
-/* --- Checking --- */
-
 /* Returns what is checked of the rows of a table, or NULL. */
 static const TableRules *
 table_rules_of(Relation rel)
@@ -295,32 +175,76 @@ table_rules_of(Relation rel)
 	return NULL;
 }
 
+/* Returns whether a value that is not null obeys its rule. */
+static bool
+value_is_valid(const ColumnCheck *check, Datum value)
+{
+	Pointer		pointer = DatumGetPointer(value);
+	Size		length;
+
+	switch (check->rule)
+	{
+		case RULE_INDEX:
+			return DatumGetInt32(value) >= check->min &&
+				DatumGetInt32(value) <= check->max;
+		case RULE_LENGTH:
+			/* The length, without fetching the text */
+			length = toast_raw_datum_size(value) - VARHDRSZ;
+			return length >= (Size) check->min &&
+				length <= (Size) check->max;
+		case RULE_ARRAY:
+			return row_array_is_plain(value);
+		case RULE_IN_ROW:
+			return !VARATT_IS_EXTERNAL(pointer) &&
+				!VARATT_IS_COMPRESSED(pointer);
+	}
+	return false;				/* keep compiler quiet */
+}
+
 /*
- * Returns what is wrong with a row of a table other than a segment, as a
- * sentence; NULL if it is such a row as the functions write.
+ * Returns the number of a column of a table other than a segment that is null
+ * and must not be, or does not obey its rule; 0 if there is none.
  */
+static int
+find_malformed_column(Relation rel, HeapTuple tuple)
+{
+	const TableRules *rules = table_rules_of(rel);
+	int			natts = RelationGetNumberOfAttributes(rel);
+
+	if (rules == NULL)
+		return 0;
+
+	/* Most rows have no nulls; a short row lacks its last columns. */
+	if (HeapTupleHasNulls(tuple) ||
+		HeapTupleHeaderGetNatts(tuple->t_data) < rules->natts)
+	{
+		for (int i = 1; i <= Min(rules->natts, natts); i++)
+			if ((rules->nullable & COLUMN(i)) == 0 &&
+				heap_attisnull(tuple, i, RelationGetDescr(rel)))
+				return i;
+	}
+	for (const ColumnCheck *check = rules->columns; check->attribute != 0; check++)
+	{
+		bool		isnull;
+		Datum		value = heap_getattr(tuple, check->attribute,
+										 RelationGetDescr(rel), &isnull);
+
+		if (!isnull && !value_is_valid(check, value))
+			return check->attribute;
+	}
+	return 0;
+}
+
+/* Returns what is wrong with a row, as a sentence, or NULL. */
 static const char *
 row_problem(Relation rel, HeapTuple tuple)
 {
-	const TableRules *rules = table_rules_of(rel);
-	RowValues	row;
+	int			column = find_malformed_column(rel, tuple);
 
-	/* Without a rule and without nulls we need not take the row apart. */
-	if (rules == NULL ||
-		(rules->rule == NULL && !HeapTupleHasNulls(tuple) &&
-		 HeapTupleHeaderGetNatts(tuple->t_data) >= rules->natts))
-		return NULL;
-
-	/* A superuser has added columns, for which there is no room here. */
-	if (RelationGetNumberOfAttributes(rel) > (int) lengthof(row.values))
-		return NULL;
-	heap_deform_tuple(tuple, RelationGetDescr(rel), row.values, row.isnull);
-	for (int i = 0; i < Min(rules->natts, RelationGetNumberOfAttributes(rel)); i++)
-		if (row.isnull[i] && (rules->nullable & (1 << i)) == 0)
-			return psprintf("Its column \"%s\" is null.",
-							NameStr(TupleDescAttr(RelationGetDescr(rel),
-												  i)->attname));
-	return rules->rule == NULL ? NULL : rules->rule(&row);
+	return column == 0 ? NULL :
+		psprintf("Its column \"%s\" is null, or of a form that no function writes.",
+				 NameStr(TupleDescAttr(RelationGetDescr(rel),
+									   column - 1)->attname));
 }
 
 /*

@@ -127,7 +127,10 @@ read_handler_row(TupleDesc desc, HeapTuple tuple, HandlerRow *row)
 	row->function.takes_jsonb = DatumGetBool(VALUE(takes_jsonb));
 	row->function.schema = TEXT(function_schema);
 	row->function.name = TEXT(function_name);
-	if (!isnull[Anum_handler_teardown_name - 1])
+
+	/* The columns of the teardown function are all null, or none is. */
+	if (!isnull[Anum_handler_teardown_schema - 1] &&
+		!isnull[Anum_handler_teardown_name - 1])
 	{
 		row->teardown.takes_jsonb = DatumGetBool(VALUE(teardown_takes_jsonb));
 		row->teardown.schema = TEXT(teardown_schema);

@@ -92,6 +92,9 @@ typedef struct RowClaim
 #define CANCELED	0x2000
 #define END_COUNTED	0x4000
 
+/* The other bits, each of which is the index of an array */
+#define ALL_PRIORITIES	((1 << QUEUE_PRIORITIES) - 1)
+
 /*
  * How long a message lives at least when it was delayed, or is retried, in
  * seconds from the time when it can be claimed.  60 are promised; the
@@ -112,7 +115,6 @@ typedef struct RowClaim
 #define SHORT_ROW_MAX	((Size) TOAST_TUPLE_THRESHOLD - 200)
 
 static int	count_nulls(HeapTuple tuple, int first, int last);
-static const char *claim_problem(const RowClaim *claim);
 static const char *message_problem(TupleDesc desc, HeapTuple tuple);
 static TimestampTz kept_until(TimestampTz claimed_at,
 							  TimestampTz claimed_until, int grace);
@@ -145,37 +147,15 @@ count_nulls(HeapTuple tuple, int first, int last)
 	return n;
 }
 
-/* Returns what is wrong with the claim of a message, or NULL. */
-static const char *
-claim_problem(const RowClaim *claim)
-{
-	const int	known = ((1 << QUEUE_PRIORITIES) - 1) |
-	CANCELED | END_COUNTED;
-
-	if (claim->count < 0)
-		return "The count of its claims is negative.";
-
-	/* It is not claimed, so nothing else of this is read. */
-	if (claim->token == 0)
-		return NULL;
-	if (TIMESTAMP_NOT_FINITE(claim->until))
-		return "The end of its claim is infinite.";
-	if (claim->ttl < 0 || claim->grace < 0)
-		return "The times of its claim are negative.";
-	if (claim->offset < 0 || claim->span < claim->offset)
-		return "It is not within the numbers of its claim.";
-	if ((claim->priorities & ~known) != 0)
-		return "The priorities of its claim are others than 0 to 9.";
-	return NULL;
-}
-
-/* Returns what is wrong with a message, as a sentence, or NULL. */
+/*
+ * Returns what is wrong with the structure of a row, as a sentence, or NULL.
+ * What its values mean is for the constraints of the segments alone; see
+ * catalog/row_check.c.
+ */
 static const char *
 message_problem(TupleDesc desc, HeapTuple tuple)
 {
 	const RowHead *head = (const RowHead *) GETSTRUCT(tuple);
-	const RowClaim *claim;
-	char	   *ttl;
 	int			nulls;
 	bool		isnull;
 
@@ -186,9 +166,6 @@ message_problem(TupleDesc desc, HeapTuple tuple)
 						Anum_message_claim_priorities);
 	if (nulls != 0 && nulls != CLAIM_COLUMNS)
 		return "Some of the columns of its claim are null, and some are not.";
-	if (TupleDescAttr(desc, Anum_message_due_at - 1)->attnotnull &&
-		heap_attisnull(tuple, Anum_message_due_at, NULL))
-		return "The time when it is due is null.";
 
 	/* The priority is an index into arrays, and so is the segment. */
 	if (head->id <= 0 ||
@@ -196,17 +173,13 @@ message_problem(TupleDesc desc, HeapTuple tuple)
 		head->priority < 0 || head->priority >= QUEUE_PRIORITIES ||
 		message_id_priority(head->id) != head->priority)
 		return "Its id and its priority are not those of a message.";
-	ttl = ttl_of_row(tuple);
-	if (TIMESTAMP_NOT_FINITE(head->created_at) || *(int32 *) ttl < 0)
-		return "Its lifetime is infinite or negative.";
 
 	/* They are read as an array of int64. */
 	if (!heap_attisnull(tuple, Anum_message_twins, NULL) &&
 		!row_array_is_plain(heap_getattr(tuple, Anum_message_twins, desc,
 										 &isnull)))
 		return "Its array of twins has a null or several dimensions.";
-	claim = claim_of_row(tuple, ttl);
-	return claim == NULL ? NULL : claim_problem(claim);
+	return NULL;
 }
 
 /*
@@ -449,7 +422,7 @@ message_read(HeapTuple tuple)
 	form.claim_span = claim->span;
 	form.claim_grace = claim->grace;
 	form.claim_count = claim->count;
-	form.claim_priorities = claim->priorities & ~(CANCELED | END_COUNTED);
+	form.claim_priorities = claim->priorities & ALL_PRIORITIES;
 	form.is_canceled = (claim->priorities & CANCELED) != 0;
 	form.end_counted = (claim->priorities & END_COUNTED) != 0;
 	return form;

@@ -145,16 +145,16 @@ my $worker = value(
 	q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'queue worker'});
 my $id_of = q{(SELECT id FROM queue_data.queue WHERE name = '%s')};
 
-# The teardown function of a handler has a name, and no schema.
+# The function of a handler has no name.
 value(
-	q{ALTER TABLE queue_data.handler DROP CONSTRAINT handler_teardown;
-	UPDATE queue_data.handler SET teardown_name = 'x' WHERE queue_id = }
+	q{ALTER TABLE queue_data.handler ALTER COLUMN function_name DROP NOT NULL;
+	UPDATE queue_data.handler SET function_name = NULL WHERE queue_id = }
 	  . sprintf $id_of, 'bad');
 value(q{SELECT queue_push('bad', '1'), queue_push('good', '1')});
 is_done('good', 'the handler of another queue runs');
 like(
 	error_text(q{SELECT job_handler('bad', 'ok(jsonb)')}),
-	qr/XX001: a row of table "queue_data.handler" is malformed.*teardown.*ctid = '\(\d+,\d+\)'/s,
+	qr/XX001: a row of table "queue_data.handler" is malformed.*"function_name".*ctid = '\(\d+,\d+\)'/s,
 	'the error names the row');
 value('DELETE FROM queue_data.handler WHERE queue_id = '
 	  . sprintf($id_of, 'bad'));
