@@ -15,6 +15,13 @@
  *	  In all other cases it returns false and has changed nothing; the caller
  *	  then locks the row and calls heap_update().
  *
+ *	  Why not lock the row and update it, both by the table access method?  A
+ *	  push, claim and completion takes 3.6 % more instructions then one by one,
+ *	  and 18.6 % more in batches of 100 (4.01 to 4.75 million for a batch), and
+ *	  each message 56 bytes more of WAL (670 to 726, in batches 516 to 572).
+ *	  Most of that is the record of the lock, and what heap_update() finds out
+ *	  anew of each row: the columns that differ, and the visibility map.
+ *
  *	  The WAL record is that of any HOT update, so replay needs nothing of
  *	  this extension.  It is the same in PostgreSQL 15 to 19; see
  *	  compat_hot_update_is_known() before a newer version is supported.
@@ -99,9 +106,9 @@ hot_update(Relation rel, ItemPointer tid, HeapTuple new)
 	/*
 	 * The row was never locked or changed, or these transactions have ended;
 	 * and the new version fits on the page and needs no TOAST.  We leave a
-	 * page that is all-visible to heap_update(), which also changes the
-	 * visibility map.  So we do a row with an xmax, if only of a lock that
-	 * has ended: heap_update() makes the new xmax of the old one.
+	 * page that is all-visible to heap_update(), which also clears its bit in
+	 * the visibility map.  So we do a row with an xmax, if only of a lock
+	 * that has ended: heap_update() makes the new xmax of the old one.
 	 */
 	simple = !PageIsAllVisible(page) &&
 		MAXALIGN(new->t_len) <= PageGetHeapFreeSpace(page) &&
