@@ -14,13 +14,12 @@ SELECT string_agg(attname || ' ' || format_type(atttypid, atttypmod), ', ' ORDER
 SELECT count(*) FROM queue_data.queue_status;
 
 -- The counts of all queues, once they are those of queue_stats; if that is not
--- so within ten seconds, which are not.  Without a worker, what has expired and
--- was not removed does not count either.
+-- so within ten seconds, which are not.
 CREATE FUNCTION pg_temp.different() RETURNS SETOF text LANGUAGE sql AS $$
     SELECT format('%s: %s %s %s is %s %s %s', s.name, s.ready, s.claimed, s.delayed,
                   t.free, t.claimed, t.delayed)
     FROM queue_data.queue_status AS s, queue_stats(s.name) AS t
-    WHERE (s.ready, s.claimed, s.delayed) <> (t.free, t.claimed, t.delayed)
+    WHERE (s.ready, s.claimed, s.delayed) IS DISTINCT FROM (t.free, t.claimed, t.delayed)
 $$;
 CREATE PROCEDURE pg_temp.counted(INOUT queues text = NULL) LANGUAGE plpgsql AS $$
 BEGIN

@@ -37,7 +37,7 @@ PG_FUNCTION_INFO_V1(sql_queue_depth);
 
 static bool *find_running(QueueStatus *list, int n);
 static void put_status(FunctionCallInfo fcinfo, const QueueStatus *status,
-					   bool running, TimestampTz now);
+					   bool known, bool running, TimestampTz now);
 static void put_map(FunctionCallInfo fcinfo, const MapStatus *map);
 static void put_places(FunctionCallInfo fcinfo, const char *what, uint32 used,
 					   uint32 places, Size size);
@@ -70,15 +70,14 @@ find_running(QueueStatus *list, int n)
 
 /* Return the row of a queue. */
 static void
-put_status(FunctionCallInfo fcinfo, const QueueStatus *status, bool running,
-		   TimestampTz now)
+put_status(FunctionCallInfo fcinfo, const QueueStatus *status, bool known,
+		   bool running, TimestampTz now)
 {
 	ApiRow		row = {0};
 
 	api_row_add(&row, Int32GetDatum(status->queue_id));
-	api_row_add(&row, Int64GetDatum(status->depths[DEPTH_READY]));
-	api_row_add(&row, Int64GetDatum(status->depths[DEPTH_CLAIMED]));
-	api_row_add(&row, Int64GetDatum(status->depths[DEPTH_DELAYED]));
+	for (int i = 0; i < DEPTHS; i++)
+		api_row_add_or_null(&row, Int64GetDatum(status->depths[i]), !known);
 	api_row_add_or_null(&row,
 						Int32GetDatum(clock_seconds(status->oldest_free, now)),
 						status->oldest_free == DT_NOEND);
@@ -91,9 +90,10 @@ put_status(FunctionCallInfo fcinfo, const QueueStatus *status, bool running,
 /*
  * queue_data.status() returns setof record (the columns are in put_status)
  *
- * One row for each queue of all projects: how many messages it has, the age of
- * the oldest one that is free (in seconds since its push; NULL: none is),
- * whether a job of it runs, and what was counted of it.
+ * One row for each queue of all projects: how many messages it has (NULL while
+ * that is not known), the age of the oldest one that is free (in seconds since
+ * its push; NULL: none is known), whether a job of it runs, and what was counted
+ * of it.
  */
 Datum
 sql_queue_status(PG_FUNCTION_ARGS)
@@ -101,14 +101,15 @@ sql_queue_status(PG_FUNCTION_ARGS)
 	TimestampTz now;
 	QueueStatus *list;
 	bool	   *running;
+	bool		known;
 	int			n;
 
 	InitMaterializedSRF(fcinfo, 0);
-	list = status_read(&n);
+	list = status_read(&n, &known);
 	running = find_running(list, n);
 	now = GetCurrentTimestamp();
 	for (int i = 0; i < n; i++)
-		put_status(fcinfo, &list[i], running[i], now);
+		put_status(fcinfo, &list[i], known, running[i], now);
 	return (Datum) 0;
 }
 

@@ -70,7 +70,6 @@
 #include "storage/lock.h"
 #include "tcop/tcopprot.h"
 
-#include "bgworker/counter.h"
 #include "bgworker/worker.h"
 #include "bgworker/worker_internal.h"
 #include "catalog/relations.h"
@@ -92,7 +91,6 @@
 #define LAST_WAIT		USECS_PER_SEC	/* for runners that end with the
 										 * server */
 #define LAST_NAP		10		/* ms */
-#define COUNTER_NAP		10		/* ms */
 #define SLEEP_MAX		5000	/* ms; then the clock is read again */
 #define SLEEP_SHORT		1000	/* ms, where the worker has to look for
 								 * changes for which no session wakes it */
@@ -137,7 +135,6 @@ worker_exit(int code, Datum arg)
 {
 	DatabaseState *state = worker.state;
 
-	counter_terminate();
 	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
 
 	/*
@@ -259,7 +256,6 @@ worker_do_urgent(bool call_runners)
 		jobs_call_runners();
 	while (!task_must_end() && jobs_attend_runner())
 		;
-	counts_do_urgent();
 }
 
 static bool
@@ -557,7 +553,6 @@ do_tasks(void)
 		recycle_segments, forget_rates, forget_keys, history_round
 	};
 
-	counts_poll();
 	worker_do_urgent(true);
 	for (int i = 0; i < (int) lengthof(tasks) && !task_must_end(); i++)
 		(*tasks[i]) ();
@@ -585,16 +580,11 @@ run_worker_round(bool woken)
 	do_tasks();
 
 	/*
-	 * The worker does not sleep before it has visited all queues.  While
-	 * another process counts, it may have nothing to do but to wait for its
-	 * end.
+	 * The worker does not sleep before it has counted all messages and
+	 * visited all queues.
 	 */
-	while (!task_must_end() && (worker.is_scanning || worker.counter_runs))
+	while (!task_must_end() && (worker.is_scanning || worker.is_counting))
 	{
-		if (!worker.is_scanning)
-			(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-							 COUNTER_NAP,
-							 compat_wait_event("QueueWorkerCounter"));
 		CHECK_FOR_INTERRUPTS();
 		if (has_to_look())
 			(void) look_for_changes();

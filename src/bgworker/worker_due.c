@@ -362,7 +362,7 @@ queue_scan_due(void)
 static bool
 queue_scan_is_wanted(TimestampTz now)
 {
-	return !worker.is_scanning && !worker.counter_runs &&
+	return !worker.is_scanning && !worker.is_counting &&
 		queue_scan_due() <= now &&
 		clock_monotonic() >= scan_not_before;
 }
@@ -379,7 +379,7 @@ collect_due_queues(int32 *due, int *ndue, TimestampTz now)
 {
 	TimestampTz next = DT_NOEND;
 	uint32		n = shmem_count_maps();
-	bool		leaves_first = worker.is_scanning || worker.counter_runs ||
+	bool		leaves_first = worker.is_scanning || worker.is_counting ||
 	queue_scan_is_wanted(now);
 
 	*ndue = 0;
@@ -472,7 +472,7 @@ due_queues(void)
 	 * sleep.
 	 */
 	scan_at = queue_scan_due();
-	if (scan_at != DT_NOEND && !worker.is_scanning && !worker.counter_runs)
+	if (scan_at != DT_NOEND && !worker.is_scanning && !worker.is_counting)
 		database_wake(Max(scan_at, GetCurrentTimestamp() +
 						  scan_not_before - clock_monotonic()), false);
 }

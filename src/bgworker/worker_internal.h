@@ -31,8 +31,7 @@ typedef struct Worker
 	volatile sig_atomic_t shutdown_requested;	/* SIGTERM arrived */
 	MemoryContext context;		/* for one step; reset after each */
 	bool		is_scanning;	/* worker_due.c: all queues are visited */
-	bool		counter_runs;	/* worker_counts.c: another process counts all
-								 * messages */
+	bool		is_counting;	/* worker_counts.c: all messages are counted */
 } Worker;
 
 extern Worker worker;
@@ -64,7 +63,6 @@ typedef enum PostponedTask
 {
 	/* of one queue */
 	POSTPONE_VISIT,
-	POSTPONE_ENDS,
 	/* of all queues: these are tried again soon, whatever the error was, */
 	POSTPONE_NOTIFY,
 	POSTPONE_JOBS,
@@ -72,7 +70,6 @@ typedef enum PostponedTask
 	POSTPONE_SCAN,
 	POSTPONE_PREPARED,
 	POSTPONE_RECOUNT,
-	POSTPONE_COLLECT,
 	POSTPONE_BATCHES,
 	POSTPONE_HISTORY,
 	POSTPONE_COUNTERS
@@ -125,8 +122,6 @@ extern void due_queues(void);
 /* worker_counts.c: counters and depths */
 extern void counts_take_prepared(void);
 extern void counts_recount(void);
-extern void counts_poll(void);
-extern void counts_do_urgent(void);
 extern void counts_round(void);
 extern void counts_finish(void);
 

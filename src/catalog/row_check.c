@@ -42,8 +42,7 @@
 /* What a column has to be besides not null */
 typedef enum ColumnRule
 {
-	RULE_INDEX,					/* int2 or int4 from min to max: indexes an
-								 * array */
+	RULE_INDEX,					/* int2 from min to max: indexes an array */
 	RULE_LENGTH,				/* text of at most max bytes: is copied to a
 								 * buffer of that size */
 	RULE_ARRAY,					/* one dimension, no nulls: its elements are
@@ -104,12 +103,7 @@ static const TableRules tables[CATALOG_RELATIONS] = {
 			{Anum_job_counter_last_error, RULE_IN_ROW}
 		}
 	},
-	[CATALOG_PREPARED_COUNT] = {Natts_prepared_count, 0,
-		{
-			{Anum_prepared_count_priorities, RULE_INDEX, 0,
-			(1 << QUEUE_PRIORITIES) - 1}
-		}
-	},
+	[CATALOG_PREPARED_COUNT] = {Natts_prepared_count},
 	[CATALOG_HANDLER] = {Natts_handler,
 		COLUMN(Anum_handler_teardown_takes_jsonb) |
 		COLUMN(Anum_handler_teardown_schema) |
@@ -185,8 +179,8 @@ value_is_valid(const ColumnCheck *check, Datum value)
 	switch (check->rule)
 	{
 		case RULE_INDEX:
-			return DatumGetInt32(value) >= check->min &&
-				DatumGetInt32(value) <= check->max;
+			return DatumGetInt16(value) >= check->min &&
+				DatumGetInt16(value) <= check->max;
 		case RULE_LENGTH:
 			/* The length, without fetching the text */
 			length = toast_raw_datum_size(value) - VARHDRSZ;

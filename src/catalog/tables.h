@@ -72,7 +72,7 @@ typedef struct MessageForm
 									 * priority p */
 	bool		is_canceled;	/* it is removed when the claim ends */
 	bool		end_counted;	/* the claim has ended, and the message counts
-								 * as ready (claim_ends.c) */
+								 * as ready (message.c) */
 	bool		is_delayed;		/* the row is in a table of delayed messages,
 								 * where it does not expire */
 } MessageForm;
@@ -190,8 +190,7 @@ typedef enum JobCounter
  * queue_data.prepared_count: changes of depths by prepared transactions; its
  * columns are those of PreparedCount
  */
-#define Anum_prepared_count_priorities	8
-#define Natts_prepared_count			8
+#define Natts_prepared_count			6
 
 /* queue_data.dedup_key: deduplication keys */
 #define Anum_dedup_key_queue_id			1

@@ -24,6 +24,9 @@
  *	  Where groups take turns without lanes (claim_scan_groups.c), it is kept
  *	  until all of the queue was read.
  *
+ *	  Sweeps and claims count the end of a claim that the message was in
+ *	  (claim_ends.c).
+ *
  *	  Removing and moving is done when the pass ends (claim_scan.c), for at
  *	  most EXPIRED_AT_ONCE etc. messages; others are skipped until later.
  *
@@ -58,6 +61,7 @@
 #include "claim/scan_row.h"
 #include "map/availability.h"
 #include "map/message_ranges.h"
+#include "storage/claim_ends.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
@@ -99,6 +103,14 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 	/* Whatever its class: its claim may be renewed while we look at it. */
 	if (counted)
 		group_candidates_add_claimed(scan, row);
+
+	/*
+	 * No sweep meets it again: the range is not due any more once we have
+	 * passed it, and after a rollback it is free at once.
+	 */
+	if (scan->request.mode != CLAIM_SCAN_PROBE && class != MESSAGE_OURS &&
+		!claim_end_count(row->table, row->tuple, &row->form, pass->now))
+		skip_for_now(scan, row);
 	switch (class)
 	{
 		case MESSAGE_OURS:
@@ -185,6 +197,7 @@ skip_row(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool is_locked)
 	range.first = range.last = message_id_number(row->form.id);
 	range.priority = row->form.priority;
 	range.due = due;
+	range.hidden = 0;
 	range.is_locked = is_locked;
 	range.scanned_at = pass->now;
 	range.swept = 0;

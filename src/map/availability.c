@@ -231,10 +231,10 @@ availability_set_wake_at(AvailabilityMap *map)
 	if (lanes_at != DT_NOEND)
 		at = Min(at, (lanes_at / LANES_PAUSE + 1) * LANES_PAUSE);
 
-	/* What is free at once is left to claims. */
+	/* Where there are lanes, what is free at once has no room in them. */
 	for (int i = 0; i < map->ranges.n; i++)
-		if (map->ranges.items[i].due != DT_NOBEGIN)
-			at = Min(at, map->ranges.items[i].due);
+		if (!map->has_lanes || map->ranges.items[i].due != DT_NOBEGIN)
+			at = Min(at, message_range_sweep_at(&map->ranges.items[i]));
 
 	/* The lanes may have room for what was delivered by then. */
 	if (map->bound > 0 && !map->knows_delivered && map->learn_at != 0)

@@ -38,18 +38,6 @@ typedef enum QueueDepth
 	DEPTHS						/* number of depths */
 } QueueDepth;
 
-/* Messages in claims whose ends have to be counted (claim_ends.c) */
-typedef struct ClaimedMessages
-{
-	TimestampTz end;			/* of the first of the claims, or DT_NOEND if
-								 * there are none */
-	int64		first;			/* numbers */
-	int64		last;
-	int			priorities;		/* bit p is set if some are of priority p */
-} ClaimedMessages;
-
-#define NO_CLAIMED_MESSAGES	((ClaimedMessages) {.end = DT_NOEND})
-
 /*
  * The availability map of a queue, in shared memory.
  *
@@ -121,14 +109,11 @@ typedef struct AvailabilityMap
 	int64		counts[JOB_COUNTERS];	/* counts.c: not yet written to the
 										 * table */
 
-	/*
-	 * counts.c: numbers of messages, and claims whose ends are not known yet
-	 */
-	uint64		depth_generation;	/* in which both were counted */
+	/* counts.c: numbers of messages */
+	uint64		depth_generation;	/* in which they were counted */
 	uint64		unknown_in;		/* the generation in which they are not known,
 								 * or 0; see init_map() */
 	int64		depths[DEPTHS];
-	ClaimedMessages claimed;
 
 	/*
 	 * Groups.  Then what is free is in lanes (lanes.c), and the ranges say
@@ -203,20 +188,6 @@ map_first_due(const AvailabilityMap *map)
  * not as free at once.
  */
 #define DUE_UNKNOWN			(DT_NOBEGIN + 1)
-
-/* Add messages to others. */
-static inline void
-claimed_messages_add(ClaimedMessages *to, const ClaimedMessages *new)
-{
-	bool		first = to->end == DT_NOEND;
-
-	if (new->end == DT_NOEND)
-		return;
-	to->end = Min(to->end, new->end);
-	to->first = first ? new->first : Min(to->first, new->first);
-	to->last = first ? new->last : Max(to->last, new->last);
-	to->priorities |= new->priorities;
-}
 
 /* Behind all message numbers */
 #define NUMBERS_END			(PG_INT64_MAX >> MESSAGE_ID_LOW_BITS)

@@ -406,8 +406,7 @@ first_overdue(AvailabilityMap *map, TimestampTz now)
 	{
 		MessageRange *range = &map->ranges.items[i];
 
-		/* What is free at once is known to be free. */
-		if (range->due != DT_NOBEGIN && range->due <= now &&
+		if (message_range_sweep_at(range) <= now &&
 			(first == NULL || message_range_is_before(range, first)))
 			first = range;
 	}

@@ -9,7 +9,8 @@
  *	  When the set is full, the two ranges whose union costs least are united:
  *	  the cost is the number of index entries that claims and sweeps may scan
  *	  in vain because of it.  A union is due when the first of its parts was,
- *	  so nothing is found later than it would have been.
+ *	  so nothing is found later than it would have been.  If only one part is
+ *	  free at once, the union remembers when the worker has to sweep the other.
  *
  *	  Sets are in availability maps, where the lock of the map protects them,
  *	  and in local memory.
@@ -74,7 +75,7 @@ message_ranges_remove(MessageRanges *ranges, int i)
 /*
  * Returns whether these ranges may be united without need.  They may not if
  * one is due much later, because it would be scanned in vain; nor if only one
- * is free at once, because the worker does not sweep such ranges.
+ * is free at once, which the worker need not sweep.
  */
 static bool
 are_similar(const MessageRange *a, const MessageRange *b, TimestampTz now)
@@ -93,8 +94,12 @@ are_similar(const MessageRange *a, const MessageRange *b, TimestampTz now)
 static void
 unite_ranges(MessageRange *into, const MessageRange *range)
 {
+	TimestampTz sweep_at = Min(message_range_sweep_at(into),
+							   message_range_sweep_at(range));
+
 	into->first = Min(into->first, range->first);
 	into->last = Max(into->last, range->last);
+	into->hidden = sweep_at == DT_NOEND ? 0 : sweep_at;
 	into->due = Min(into->due, range->due);
 
 	/* scanned_at counts only for the part that is locked. */
@@ -131,7 +136,7 @@ cost_of_union(const MessageRange *a, const MessageRange *b, TimestampTz now)
 	if (a->swept != 0 || b->swept != 0)
 		return COST_SWEPT + a->priority;
 
-	/* The worker would not sweep the part that is not free at once. */
+	/* To find the part that is not free at once, the worker sweeps all. */
 	if ((a->due == DT_NOBEGIN) != (b->due == DT_NOBEGIN))
 		return COST_HIDDEN + width / 2;
 

@@ -23,6 +23,8 @@ typedef struct MessageRange
 	int64		first;
 	int64		last;
 	TimestampTz due;			/* when; DT_NOBEGIN if at once */
+	TimestampTz hidden;			/* if at once: when something else in it will
+								 * be, or 0 */
 	TimestampTz scanned_at;		/* if is_locked: when all of it was last
 								 * scanned */
 	int16		priority;
@@ -57,6 +59,18 @@ extern void message_ranges_add(MessageRanges *ranges,
 extern void message_ranges_remove(MessageRanges *ranges, int i);
 extern int	message_ranges_pick(const MessageRanges *ranges, TimestampTz now,
 								TimestampTz began, bool has_lanes);
+
+/*
+ * Returns when the worker has to sweep a range, or DT_NOEND: what is free at
+ * once is left to claims.
+ */
+static inline TimestampTz
+message_range_sweep_at(const MessageRange *range)
+{
+	if (range->due != DT_NOBEGIN)
+		return range->due;
+	return range->hidden != 0 ? range->hidden : DT_NOEND;
+}
 
 /*
  * Returns whether claims take a before b: the higher priority first, then the

@@ -19,7 +19,6 @@ typedef enum MapFlag
 	MAP_ARRIVALS,				/* listeners have to be notified */
 	MAP_READY,					/* something may be free to claim */
 	MAP_COUNTED,				/* counters have to be written */
-	MAP_CLAIMED,				/* the worker has to learn of claims */
 	MAP_FLAGS					/* number of flags */
 } MapFlag;
 

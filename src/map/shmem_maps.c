@@ -308,7 +308,7 @@ is_empty(const AvailabilityMap *map, DatabaseState *home)
 	for (int i = 0; i < DEPTHS; i++)
 		if (map->depths[i] != 0)
 			return false;
-	return map->claimed.end == DT_NOEND;
+	return true;
 }
 
 /*
@@ -591,8 +591,6 @@ forget_depths(AvailabilityMap *map)
 {
 	map->depth_generation = 0;
 	memset(map->depths, 0, sizeof(map->depths));
-	map->claimed = NO_CLAIMED_MESSAGES;
-	shmem_clear_flag(map, MAP_CLAIMED);
 }
 
 /*

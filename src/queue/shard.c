@@ -408,7 +408,7 @@ shard_count_copied(int32 queue_id)
 	segment_push_snapshot();
 	scan = message_scan_begin_list(queue_id, PG_INT64_MIN, AccessShareLock);
 	while (message_scan_next(scan, &row))
-		message_count(row.table, row.tuple, 1);
+		message_count(row.table, row.tuple);
 	message_scan_end(scan);
 	PopActiveSnapshot();
 }

@@ -10,36 +10,47 @@
  *	  are those of a moment at which all messages were counted, plus what was
  *	  added since.
  *
- *	  1. A recount.  The worker counts all messages with one snapshot
- *	  (recount.c) when it starts, and when something was lost, because messages
- *	  were restored, or there was no room for the map of a queue with messages.
- *	  Each recount begins a generation.  What the maps have of earlier ones is
- *	  worthless (AvailabilityMap.depth_generation), and until the recount is
- *	  done, the depths are not known.
+ *	  1. A recount.  The worker counts all messages (recount.c) when it
+ *	  starts, and when something was lost, because messages were restored, or
+ *	  there was no room for the map of a queue with messages.  Each recount
+ *	  begins a generation.  What the maps have of earlier ones is worthless
+ *	  (AvailabilityMap.depth_generation), and until the recount is done, the
+ *	  depths are not known.
  *
  *	  Where only the depths of queues without a map are not known
  *	  ("incomplete"), the maps of the others tell which have no messages, so
  *	  that they can be given back (shmem_maps.c).
  *
- *	  2. To a generation belong the transactions that its snapshot does not
- *	  show.  A transaction reads the generation before it commits, and again
- *	  when it has left the array of running ones.  If the generation has
- *	  changed meanwhile, it compares its id with the snapshot, which stays
- *	  published until the next recount of any database (depth_after_commit).
+ *	  2. Steps.  A recount goes through the messages in the order of queues
+ *	  and ids.  A step takes a snapshot, and at the same moment moves the
+ *	  cursor to where it will end.  Then it counts what the snapshot shows in
+ *	  between.  So a change that a transaction makes to a message is added to
+ *	  the depths if the cursor has passed the message, and the snapshot of the
+ *	  step that did so does not show the transaction.  Otherwise the recount
+ *	  has counted it, or will.
+ *
+ *	  3. A transaction looks at the cursor when it counts a change
+ *	  (depth_has_counted).  If the message was passed by then, no snapshot of
+ *	  that step can show the transaction.  If not, it looks again after its
+ *	  commit, when it has left the array of running transactions
+ *	  (depth_adds_change).  If the cursor has passed the message meanwhile, the
+ *	  snapshot of the last step decides, which stays published until the next
+ *	  step in any database.  A snapshot that does not show the transaction was
+ *	  taken before it ended, and so were those of all earlier steps.  Where
+ *	  that does not decide, the recount is of no use, and another one follows.
  *
  *	  A prepared transaction has written its changes to a table: the snapshot
  *	  shows these rows if it shows its messages (prepared_counts.c).
  *
- *	  What is added to a generation that has ended meanwhile gets into no map
- *	  of the new one; and its snapshot was taken later, so it shows the
- *	  transaction.
- *
- *	  3.  Claims that run out.  The worker counts a claimed message as ready
- *	  when its claim has ended, and marks the row, in place (claim_ends.c).  A
- *	  transaction that changes such a row may have read it before.  It compares
- *	  the end of the claim with the latest one that was counted, and reads the
- *	  mark once more if that may have been this one.  No clock is read, so
- *	  nothing depends on its being set.
+ *	  4. Claims that run out.  A claim or a sweep that meets a message whose
+ *	  claim has ended counts it as ready, and marks the row, in place
+ *	  (claim_ends.c).  Not
+ *	  while there is a recount, which could meet the row with the mark or
+ *	  without; the worker can, between two steps.  A transaction that changes
+ *	  such a row may have read it before.  It compares the end of the claim
+ *	  with the latest one that was counted, and reads the mark once more if that
+ *	  may have been this one.  No clock is read, so nothing depends on its
+ *	  being set.
  *
  * src/shmem/depth_state.c
  *
@@ -60,10 +71,10 @@
 
 #define XIDS_MAX	1024
 
-/* The snapshot of the last recount of any database */
+/* The snapshot of the last step of a recount of any database */
 typedef struct SharedRecount
 {
-	LWLock		lock;			/* protects the rest */
+	LWLock		lock;			/* protects the rest, and all cursors */
 	Oid			database;
 	uint64		generation;		/* only grows, so that maps tell those of all
 								 * databases apart */
@@ -76,20 +87,14 @@ typedef struct SharedRecount
 
 static SharedRecount *shared = NULL;
 
-/* In the process that counts in the worker's place: the entry that it is in */
-static DepthState *entered = NULL;
-
 /* The transaction that is about to commit */
-static struct
-{
-	TransactionId xid;
-	uint64		generation;
-}			commit;
+static TransactionId committing = InvalidTransactionId;
 
 static void init_recount(void *area);
 static void attach_recount(void *area);
 static DepthState *my_depth_state(void);
 static void depth_lose(DepthState *state);
+static bool is_shown_by_last_step(bool *known);
 
 /* --- Setting up --- */
 
@@ -125,7 +130,6 @@ depth_state_init(DepthState *state)
 	pg_atomic_init_u32(&state->lost, 1);
 	pg_atomic_init_u32(&state->incomplete, 0);
 	pg_atomic_init_u64(&state->ends_counted, (uint64) DT_NOBEGIN);
-	pg_atomic_init_u32(&state->counter, 0);
 }
 
 /* The entry is given to another database. */
@@ -133,7 +137,6 @@ void
 depth_state_reset(DepthState *state)
 {
 	depth_lose(state);
-	pg_atomic_write_u32(&state->counter, 0);
 	pg_atomic_write_u64(&state->ends_counted, (uint64) DT_NOBEGIN);
 }
 
@@ -255,65 +258,113 @@ depth_lose_mine(void)
 	depth_lose(my_depth_state());
 }
 
-/* --- A transaction that has changed depths --- */
+/* --- A transaction that changes depths --- */
+
+/*
+ * Returns whether a recount has passed a message, or all of them, so that a
+ * change of it has to be added, and sets *generation to its number.
+ */
+bool
+depth_has_counted(int32 queue_id, int64 id, uint64 *generation)
+{
+	DepthState *state = my_depth_state();
+	bool		result;
+
+	*generation = 0;
+	if (state == NULL)
+		return false;
+	*generation = pg_atomic_read_u64(&state->generation);
+
+	/* No recount runs, as a rule, and this is called for each change. */
+	if (pg_atomic_read_u64(&state->base) == *generation)
+		return true;
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	*generation = pg_atomic_read_u64(&state->generation);
+	result = depth_cursor_is_behind(&state->cursor, queue_id, id);
+	LWLockRelease(&shared->lock);
+	return result;
+}
 
 /* The transaction is about to commit. */
 void
 depth_before_commit(void)
 {
 	database_join();
-	commit.xid = GetTopTransactionIdIfAny();
-	commit.generation = depth_generation();
+	committing = GetTopTransactionIdIfAny();
 }
 
 /*
- * The transaction has committed, and left the array of running ones.  Sets
- * *generation to the one to which its changes are to be added.  Returns false
- * if the recount of this generation has counted what the transaction has
- * changed, so that nothing is to be added.
+ * Returns whether the snapshot of the last step shows the transaction that
+ * has just committed; *known is set to false if that cannot be told.  The
+ * caller has locked it.
  */
-bool
-depth_after_commit(uint64 *generation)
+static bool
+is_shown_by_last_step(bool *known)
 {
-	bool		shown;
-
-	/* A barrier, so that no later snapshot is taken for an earlier one */
-	pg_memory_barrier();
-	*generation = depth_generation();
-
-	/* Its snapshot was taken before we committed, so it does not show us. */
-	if (*generation == commit.generation && *generation % 2 == 0)
-		return true;
-
-	/* If it is odd, this waits until its snapshot is published. */
-	LWLockAcquire(&shared->lock, LW_SHARED);
-	*generation = depth_generation();
-	if (shared->database == MyDatabaseId &&
-		shared->generation == *generation && shared->n <= XIDS_MAX)
-	{
-		SnapshotData snapshot = {
-			.snapshot_type = SNAPSHOT_MVCC,
-			.xmin = shared->xmin,
-			.xmax = shared->xmax,
-			.xip = shared->xids,
-			.xcnt = shared->n
-		};
-
-		shown = TransactionIdIsValid(commit.xid) &&
-			!XidInMVCCSnapshot(commit.xid, &snapshot);
-	}
+	SnapshotData snapshot = {
+		.snapshot_type = SNAPSHOT_MVCC,
+		.xmin = shared->xmin,
+		.xmax = shared->xmax,
+		.xip = shared->xids,
+		.xcnt = shared->n
+	};
 
 	/*
 	 * Another database has published a snapshot since, or ours has more
-	 * transactions than there is room for: we cannot tell.
+	 * transactions than there is room for.
 	 */
+	*known = shared->database == MyDatabaseId && shared->n <= XIDS_MAX;
+	return *known && TransactionIdIsValid(committing) &&
+		!XidInMVCCSnapshot(committing, &snapshot);
+}
+
+/*
+ * The transaction has committed, and left the array of running ones.  Returns
+ * whether a change of messages with ids from first to last has to be added to
+ * the depths.  depth_has_counted() has returned "counted" for each of them,
+ * in that generation.  Sets *generation to the one to which it is added.
+ */
+bool
+depth_adds_change(uint64 *generation, bool counted, int32 queue_id,
+				  int64 first, int64 last)
+{
+	DepthState *state = my_depth_state();
+	bool		result;
+
+	/* A barrier, so that no later snapshot is taken for an earlier one */
+	pg_memory_barrier();
+	if (state == NULL)
+		return false;
+	if (counted && *generation == pg_atomic_read_u64(&state->generation))
+		return true;
+
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	*generation = pg_atomic_read_u64(&state->generation);
+
+	/* A later step shows us. */
+	if (!depth_cursor_is_behind(&state->cursor, queue_id, first))
+		result = false;
 	else
 	{
-		depth_lose_mine();
-		shown = false;
+		bool		known;
+		bool		shown = is_shown_by_last_step(&known);
+
+		/* Another transaction is needed to know only part of the change. */
+		if (!depth_cursor_is_behind(&state->cursor, queue_id, last))
+			known = false;
+
+		/*
+		 * The last step shows us, but has not read the messages, and we
+		 * cannot tell what the step that did has seen.
+		 */
+		else if (shown && depth_cursor_is_behind(&state->step, queue_id, first))
+			known = false;
+		if (!known)
+			depth_lose(state);
+		result = known && !shown;
 	}
 	LWLockRelease(&shared->lock);
-	return !shown;
+	return result;
 }
 
 /* --- A recount --- */
@@ -329,44 +380,55 @@ depth_is_lost(void)
 }
 
 /*
- * Begin a generation.  Returns its snapshot, registered; or NULL if this
- * database has no entry any more.
+ * Begin a generation, of which nothing is counted.  Returns false if this
+ * database has no entry any more: the launcher may have given it away, as
+ * connections are refused.
  */
-Snapshot
+bool
 depth_begin_recount(void)
 {
 	DepthState *state = my_depth_state();
-	Snapshot	snapshot;
-	uint64		generation;
 
-	/*
-	 * The launcher may have given the entry away, as connections are refused.
-	 */
 	if (state == NULL)
-		return NULL;
+		return false;
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
 
 	/*
-	 * First, because what is lost from here on needs another recount.  But
-	 * the last one is worthless from now on (depth_state_is_known).
+	 * What is lost from here on needs another recount.  But the last one is
+	 * worthless from now on (depth_state_is_known).
 	 */
 	pg_atomic_write_u64(&state->base, 0);
 	pg_write_barrier();
 	pg_atomic_write_u32(&state->lost, 0);
 	pg_atomic_write_u32(&state->incomplete, 0);
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
-	generation = shared->generation + 2;
+	shared->generation++;
+	pg_atomic_write_u64(&state->generation, shared->generation);
+	state->cursor = state->step = depth_cursor(0, PG_INT64_MIN);
+	LWLockRelease(&shared->lock);
+	return true;
+}
 
-	/*
-	 * An odd generation makes transactions that commit now wait for the lock,
-	 * as the snapshot may show them or not.
-	 */
-	pg_atomic_write_u64(&state->generation, generation - 1);
-	pg_memory_barrier();
+/*
+ * Begin a step of a recount: move the cursor there.  Returns the snapshot of
+ * the step, registered; NULL if this database has no entry any more.
+ */
+Snapshot
+depth_begin_step(const DepthCursor *to)
+{
+	DepthState *state = my_depth_state();
+	Snapshot	snapshot;
+
+	if (state == NULL)
+		return NULL;
+
+	/* With the lock, a transaction sees both or neither. */
+	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	state->step = state->cursor;
+	state->cursor = *to;
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 
-	/* Publish it for depth_after_commit(). */
+	/* Publish it for depth_adds_change(). */
 	shared->database = MyDatabaseId;
-	shared->generation = generation;
 	shared->xmin = snapshot->xmin;
 	shared->xmax = snapshot->xmax;
 	shared->n = snapshot->xcnt;
@@ -375,84 +437,83 @@ depth_begin_recount(void)
 	if (snapshot->xcnt > 0)
 		memcpy(shared->xids, snapshot->xip,
 			   Min(snapshot->xcnt, XIDS_MAX) * sizeof(TransactionId));
-	pg_write_barrier();
-	pg_atomic_write_u64(&state->generation, generation);
 	LWLockRelease(&shared->lock);
 	return snapshot;
 }
 
-/* All that the recount has counted is in the maps. */
+/* The last step has ended, and all that was counted is in the maps. */
 void
 depth_end_recount(void)
 {
 	DepthState *state = my_depth_state();
 
-	/*
-	 * The launcher may have given the entry away, as connections are refused.
-	 */
 	if (state != NULL)
 		pg_atomic_write_u64(&state->base,
 							pg_atomic_read_u64(&state->generation));
 }
 
-/* --- The process that counts in the worker's place --- */
-
-/*
- * Become the process that counts in the place of the worker with this pid.
- * Returns false if another worker runs by now, which may count already.
- */
-bool
-depth_enter_counter(int worker_pid)
-{
-	DatabaseState *database;
-
-	database_join();
-	database = database_mine();
-	if (database == NULL)
-		return false;
-	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
-	if (database->database == MyDatabaseId && database->pid == worker_pid &&
-		!depth_has_counter())
-	{
-		entered = &database->depths;
-		pg_atomic_write_u32(&entered->counter, (uint32) MyProcPid);
-	}
-	LWLockRelease(database_lock());
-	return entered != NULL;
-}
-
-/* The process that counts in the worker's place ends. */
-void
-depth_leave_counter(void)
-{
-	uint32		pid = (uint32) MyProcPid;
-
-	/* By now the entry may be another database's, with such a process. */
-	(void) pg_atomic_compare_exchange_u32(&entered->counter, &pid, 0);
-}
-
-/* Returns whether a process counts in the worker's place. */
-bool
-depth_has_counter(void)
-{
-	DepthState *state = my_depth_state();
-
-	return state != NULL && pg_atomic_read_u32(&state->counter) != 0;
-}
-
 /* --- Claims that run out --- */
 
-/* The worker is about to count the end of a claim that ended then. */
-void
-depth_count_end(TimestampTz end)
+/*
+ * The caller is about to count the end of a claim that ended then.  Returns
+ * false if it must not, as a recount may be reading the message.  Otherwise
+ * it calls depth_finish_end_of_claim() in a moment.
+ */
+bool
+depth_begin_end_of_claim(TimestampTz end)
 {
 	DepthState *state = my_depth_state();
 
 	if (state == NULL)
-		return;
-	if (end > (TimestampTz) pg_atomic_read_u64(&state->ends_counted))
-		pg_atomic_write_u64(&state->ends_counted, (uint64) end);
+		return false;
+
+	/* No recount begins, and no step of one, until we have finished. */
+	LWLockAcquire(&shared->lock, LW_SHARED);
+	if (pg_atomic_read_u64(&state->base) !=
+		pg_atomic_read_u64(&state->generation) &&
+		database_mine()->pid != MyProcPid)
+	{
+		LWLockRelease(&shared->lock);
+		return false;
+	}
+
+	/*
+	 * We must publish this before we set the mark, so that a transaction that
+	 * changes the row looks for the mark.
+	 */
+	for (;;)
+	{
+		uint64		counted = pg_atomic_read_u64(&state->ends_counted);
+
+		if (end <= (TimestampTz) counted ||
+			pg_atomic_compare_exchange_u64(&state->ends_counted, &counted,
+										   (uint64) end))
+			break;
+	}
 	pg_memory_barrier();
+	return true;
+}
+
+/*
+ * The message is marked.  Returns whether that has to be added to the depths
+ * of the generation: if not, the recount will meet the mark, or the launcher
+ * has given the database's entry away meanwhile.
+ */
+bool
+depth_finish_end_of_claim(int32 queue_id, int64 id, uint64 *generation)
+{
+	DepthState *state = my_depth_state();
+	bool		result = false;
+
+	Assert(LWLockHeldByMeInMode(&shared->lock, LW_SHARED));
+	if (state != NULL)
+	{
+		*generation = pg_atomic_read_u64(&state->generation);
+		result = pg_atomic_read_u64(&state->base) == *generation ||
+			depth_cursor_is_behind(&state->cursor, queue_id, id);
+	}
+	LWLockRelease(&shared->lock);
+	return result;
 }
 
 /* Returns whether the end of a claim at that time may have been counted. */

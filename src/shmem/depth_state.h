@@ -14,14 +14,37 @@
 #include "port/atomics.h"
 #include "utils/snapshot.h"
 
+/* How far a recount has come: it has counted what is before */
+typedef struct DepthCursor
+{
+	int32		queue_id;
+	int64		id;				/* of a message of that queue */
+} DepthCursor;
+
+static inline DepthCursor
+depth_cursor(int32 queue_id, int64 id)
+{
+	DepthCursor result = {queue_id, id};
+
+	return result;
+}
+
+/* Returns whether a message comes before the cursor. */
+static inline bool
+depth_cursor_is_behind(const DepthCursor *cursor, int32 queue_id, int64 id)
+{
+	return queue_id != cursor->queue_id ? queue_id < cursor->queue_id :
+		id < cursor->id;
+}
+
 /*
- * A part of DatabaseState.  No lock protects it: each field is atomic, except
- * that the generation is only changed with the lock of recounts held.
+ * A part of DatabaseState.  The atomic fields need no lock, except that the
+ * generation is only changed with the lock of recounts held.  That lock
+ * protects the cursors.
  */
 typedef struct DepthState
 {
-	pg_atomic_uint64 generation;	/* of the last recount, an even number;
-									 * odd: its snapshot is being taken */
+	pg_atomic_uint64 generation;	/* of the last recount */
 	pg_atomic_uint64 base;		/* the generation that was counted, or 0 */
 	pg_atomic_uint32 lost;		/* changes of depths were lost since that
 								 * generation began */
@@ -29,8 +52,8 @@ typedef struct DepthState
 									 * no map */
 	pg_atomic_uint64 ends_counted;	/* of the claims whose ends were counted,
 									 * the latest end */
-	pg_atomic_uint32 counter;	/* pid of the process that counts all messages
-								 * in the worker's place, or 0 */
+	DepthCursor step;			/* where the last step of a recount began, */
+	DepthCursor cursor;			/* and where it ended */
 } DepthState;
 
 /* Set-up */
@@ -47,20 +70,22 @@ extern uint64 depth_generation(void);
 extern void depth_lose_mine(void);
 extern void depth_set_incomplete(void);
 
-/* A transaction that has changed them */
+/* A transaction that changes them */
+extern bool depth_has_counted(int32 queue_id, int64 id, uint64 *generation);
 extern void depth_before_commit(void);
-extern bool depth_after_commit(uint64 *generation);
+extern bool depth_adds_change(uint64 *generation, bool counted,
+							  int32 queue_id, int64 first, int64 last);
 
-/* For the worker: a recount, and ends of claims */
+/* A recount, for the worker */
 extern bool depth_is_lost(void);
-extern Snapshot depth_begin_recount(void);
+extern bool depth_begin_recount(void);
+extern Snapshot depth_begin_step(const DepthCursor *to);
 extern void depth_end_recount(void);
-extern bool depth_enter_counter(int worker_pid);
-extern void depth_leave_counter(void);
-extern bool depth_has_counter(void);
-extern void depth_count_end(TimestampTz end);
 
-/* For a change of a message whose claim has ended then */
+/* Claims that run out */
+extern bool depth_begin_end_of_claim(TimestampTz end);
+extern bool depth_finish_end_of_claim(int32 queue_id, int64 id,
+									  uint64 *generation);
 extern bool depth_end_may_be_counted(TimestampTz end);
 
 #endif							/* QUEUE_DEPTH_STATE_H */

@@ -116,6 +116,36 @@ COMMENT ON TABLE queue_data.finished_ring IS
 'which table of each ring of the history takes new rows, and since when';
 
 --
+-- Depths
+--
+-- The rows need not be kept: the worker counts all messages after the update.
+DROP TABLE queue_data.prepared_count;
+CREATE TABLE queue_data.prepared_count (
+    queue_id integer NOT NULL,
+    ready    bigint NOT NULL,
+    claimed  bigint NOT NULL,
+    delayed  bigint NOT NULL,
+    first_id bigint NOT NULL,
+    last_id  bigint NOT NULL
+) USING heap;
+ALTER TABLE queue_data.prepared_count REPLICA IDENTITY FULL;
+COMMENT ON TABLE queue_data.prepared_count IS
+'how prepared transactions change the numbers of messages: visible when they are committed, and then counted by the background worker';
+REVOKE ALL ON queue_data.prepared_count FROM PUBLIC;
+CREATE TRIGGER not_replicated
+    BEFORE INSERT OR UPDATE OR DELETE ON queue_data.prepared_count
+    FOR EACH ROW EXECUTE FUNCTION queue_data.not_replicated();
+ALTER TABLE queue_data.prepared_count ENABLE ALWAYS TRIGGER not_replicated;
+COMMENT ON TRIGGER not_replicated ON queue_data.prepared_count IS
+'leaves out the rows that a subscription writes';
+CREATE TRIGGER superusers_only
+    BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON queue_data.prepared_count
+    FOR EACH STATEMENT EXECUTE FUNCTION queue_data.superusers_only();
+ALTER TABLE queue_data.prepared_count ENABLE ALWAYS TRIGGER superusers_only;
+COMMENT ON TRIGGER superusers_only ON queue_data.prepared_count IS
+'refuses SQL of roles that are not superusers';
+
+--
 -- Messages
 --
 -- All messages and their states, as before.  A delayed one does not expire; it lives
@@ -246,8 +276,10 @@ COMMENT ON VIEW queue_data.queue_handlers IS
 CREATE OR REPLACE VIEW queue_data.queue_status AS
 WITH s AS MATERIALIZED (SELECT * FROM queue_data.status())
 SELECT q.project, q.name, q.owner, q.paused, s.ready, s.claimed, s.delayed,
-       COALESCE(d.ready OPERATOR(pg_catalog.+) d.claimed
-                OPERATOR(pg_catalog.+) d.delayed, 0) AS dead_letters,
+       CASE WHEN d.queue_id IS NULL THEN 0
+            ELSE d.ready OPERATOR(pg_catalog.+) d.claimed
+                 OPERATOR(pg_catalog.+) d.delayed
+       END AS dead_letters,
        s.oldest_ready_age, s.pushed, s.claimed_total, s.completed, s.retried,
        s.abandoned, s.duplicates, s.expired,
        CASE WHEN h.queue_id IS NULL THEN 'none'
@@ -266,7 +298,7 @@ FROM queue_data.queue AS q
      LEFT JOIN queue_data.handler AS h
          ON h.queue_id OPERATOR(pg_catalog.=) q.id;
 COMMENT ON VIEW queue_data.queue_status IS
-'one row for each queue of all projects: its messages by state, counted as they change and at most two seconds late, and those in its dead letter queue, the age in seconds of the oldest ready one, what was counted since job_stats.since, and its handler: none, idle, running, paused by a command, or stopped because it cannot run now; is_dead_letter_queue: whether a queue sends its dead letters there, or the queue was created for those of another one';
+'one row for each queue of all projects: its messages by state, counted as they change and at most two seconds late (five for claims that have run out; NULL while they are not known: there is no background worker, or it has not counted the messages yet), and those in its dead letter queue, the age in seconds of the oldest ready one, what was counted since job_stats.since, and its handler: none, idle, running, paused by a command, or stopped because it cannot run now; is_dead_letter_queue: whether a queue sends its dead letters there, or the queue was created for those of another one';
 
 -- No definition is compared any more.  The column that had the digest of it says
 -- which handlers a restore has loaded, which wait until it has ended.

@@ -610,20 +610,15 @@ COMMENT ON TABLE queue_data.job_counter IS
 COMMENT ON INDEX queue_data.job_counter_idx IS 'counters by queue';
 
 -- How prepared transactions change the numbers of ready, claimed and delayed
--- messages, to be counted when they are committed; and where the messages are
--- that they have claimed.
+-- messages, to be counted when they are committed; and the lowest and the highest
+-- id of these messages.
 CREATE TABLE queue_data.prepared_count (
-    queue_id      integer NOT NULL,
-    ready         bigint NOT NULL,
-    claimed       bigint NOT NULL,
-    delayed       bigint NOT NULL,
-    claims_end    timestamptz NOT NULL,
-    first_claimed bigint NOT NULL,
-    last_claimed  bigint NOT NULL,
-    priorities    integer NOT NULL
-        CONSTRAINT prepared_count_priorities CHECK (
-            priorities OPERATOR(pg_catalog.>=) 0
-            AND priorities OPERATOR(pg_catalog.<) 1024)
+    queue_id integer NOT NULL,
+    ready    bigint NOT NULL,
+    claimed  bigint NOT NULL,
+    delayed  bigint NOT NULL,
+    first_id bigint NOT NULL,
+    last_id  bigint NOT NULL
 ) USING heap;
 ALTER TABLE queue_data.prepared_count REPLICA IDENTITY FULL;
 COMMENT ON TABLE queue_data.prepared_count IS
@@ -1850,8 +1845,10 @@ COMMENT ON FUNCTION queue_data.status() IS
 CREATE VIEW queue_data.queue_status AS
 WITH s AS MATERIALIZED (SELECT * FROM queue_data.status())
 SELECT q.project, q.name, q.owner, q.paused, s.ready, s.claimed, s.delayed,
-       COALESCE(d.ready OPERATOR(pg_catalog.+) d.claimed
-                OPERATOR(pg_catalog.+) d.delayed, 0) AS dead_letters,
+       CASE WHEN d.queue_id IS NULL THEN 0
+            ELSE d.ready OPERATOR(pg_catalog.+) d.claimed
+                 OPERATOR(pg_catalog.+) d.delayed
+       END AS dead_letters,
        s.oldest_ready_age, s.pushed, s.claimed_total, s.completed, s.retried,
        s.abandoned, s.duplicates, s.expired,
        CASE WHEN h.queue_id IS NULL THEN 'none'
@@ -1870,7 +1867,7 @@ FROM queue_data.queue AS q
      LEFT JOIN queue_data.handler AS h
          ON h.queue_id OPERATOR(pg_catalog.=) q.id;
 COMMENT ON VIEW queue_data.queue_status IS
-'one row for each queue of all projects: its messages by state, counted as they change and at most two seconds late, and those in its dead letter queue, the age in seconds of the oldest ready one, what was counted since job_stats.since, and its handler: none, idle, running, paused by a command, or stopped because it cannot run now; is_dead_letter_queue: whether a queue sends its dead letters there, or the queue was created for those of another one';
+'one row for each queue of all projects: its messages by state, counted as they change and at most two seconds late (five for claims that have run out; NULL while they are not known: there is no background worker, or it has not counted the messages yet), and those in its dead letter queue, the age in seconds of the oldest ready one, what was counted since job_stats.since, and its handler: none, idle, running, paused by a command, or stopped because it cannot run now; is_dead_letter_queue: whether a queue sends its dead letters there, or the queue was created for those of another one';
 
 --
 -- Segments

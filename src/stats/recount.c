@@ -1,22 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * recount.c
- *	  Counting the depths of all queues anew.
+ *	  Counting the depths of all queues anew; for the worker.
  *
  * NOTES
  *	  See depth_state.c for when that is needed, and why it is exact although
- *	  transactions commit meanwhile.  One transaction reads all messages with
- *	  one snapshot, without stopping for anything else, and adds the numbers
- *	  that it has found to the availability maps.  It also deletes the counts
- *	  of prepared transactions that the snapshot shows, since it shows their
- *	  messages.  When it has committed, the depths are known.
+ *	  transactions commit meanwhile.  A recount goes through the messages of
+ *	  all queues, in the order of queues and ids, in steps of about
+ *	  ENTRIES_AT_ONCE messages, each in a transaction of its own.  Between two
+ *	  steps the worker does what is urgent, and what is due.
  *
- *	  The numbers belong to one snapshot, and a snapshot ends with its
- *	  transaction.  So a recount cannot be cut into steps between which the
- *	  worker commits other work.  The worker itself counts as long as there is
- *	  little to read; else another process does (counter.c).  While that runs,
- *	  the worker neither counts the ends of claims, which changes rows that the
- *	  snapshot shows, nor takes the counts of prepared transactions.
+ *	  A step has to know where it ends before it takes its snapshot.  So it
+ *	  reads ahead in the indexes (find_step_end): a step counts either some
+ *	  queues as a whole, or a part of a large queue.  Then it counts what its
+ *	  snapshot shows, and adds that to the availability maps.  It also deletes
+ *	  the counts of prepared transactions that the snapshot shows, since it
+ *	  shows their messages.
  *
  *	  A recount also notes in maps that are new when the first message is due
  *	  in their queues (worker_due.c).
@@ -27,146 +26,322 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/relscan.h"
+#include "access/stratnum.h"
+#include "access/tableam.h"
+#include "miscadmin.h"
+#include "storage/bufmgr.h"
+#include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "catalog/message_id.h"
+#include "catalog/message_table.h"
 #include "map/availability.h"
-#include "queue/queue_table.h"
 #include "shmem/depth_state.h"
-#include "stats/claim_ends.h"
 #include "stats/recount.h"
 #include "storage/counts.h"
-#include "storage/message_pass.h"
+#include "storage/message.h"
+#include "storage/message_row.h"
+#include "storage/message_scan.h"
 #include "storage/prepared_counts.h"
-#include "util/settings.h"
+#include "storage/row.h"
+#include "util/compat.h"
+#include "util/hash.h"
+#include "util/limits.h"
+
+#define ENTRIES_AT_ONCE	1000	/* of each index and priority */
+#define KEYS_MAX		4
 
 /* What was found in a queue */
 typedef struct CountedQueue
 {
-	int32		queue_id;
+	int32		queue_id;		/* key */
 	int64		depths[DEPTHS];
-	ClaimedMessages claimed;	/* to be passed on by the map; unused if the
-								 * worker counts */
 	TimestampTz due;			/* the first time at which something is */
 } CountedQueue;
 
-/* A recount */
-typedef struct Recount
+/* The recount that is under way */
+static DepthCursor reached;		/* what is before was counted */
+static int	nqueues;			/* with messages that it has met */
+
+static bool find_step_end(MessageTables *tables, DepthCursor *end);
+static bool read_ahead(MessageTable *table, int priority,
+					   const DepthCursor *end, DepthCursor *entry);
+static bool takes_priorities(const DepthCursor *from, const DepthCursor *end,
+							 int segment);
+static int	make_keys(ScanKey keys, int segment, int priority,
+					  const DepthCursor *from, const DepthCursor *end);
+static void count_rows(MessageTable *table, Snapshot snapshot, HTAB *found,
+					   ScanKey keys, int nkeys);
+static void count_message(MessageTable *table, HeapTuple tuple, HTAB *found);
+static void write_step(HTAB *found);
+
+/*
+ * Begin a recount.  Returns false if this database has no entry in shared
+ * memory any more.
+ */
+bool
+recount_begin(void)
 {
-	CountedQueue *list;			/* by id */
-	int			size;
-	CountedQueue *last;			/* the queue of the last message, or NULL */
-	bool		by_worker;
-	TimestampTz now;
-} Recount;
+	reached = depth_cursor(0, PG_INT64_MIN);
+	nqueues = 0;
+	return depth_begin_recount();
+}
 
-static void count_message_depth(const MessageForm *form, TimestampTz due_at,
-								void *arg);
-static bool has_messages(const CountedQueue *queue);
-static void write_recounted_depths(Recount *recount);
+/*
+ * Count some messages, in a transaction of its own.  Returns whether there
+ * are more.  After an error another recount has to begin.
+ */
+bool
+recount_step(void)
+{
+	MessageTables tables = {0};
+	DepthCursor end;
+	Snapshot	snapshot;
+	HTAB	   *found;
+	bool		more;
 
-/* Callback of message_pass_read(): count a message by its state. */
+	/*
+	 * All tables are locked before the snapshot is taken.  So none is
+	 * truncated that it shows messages in, and a message that the worker has
+	 * moved is read exactly once.
+	 */
+	for (int i = 0; i < ALL_SEGMENTS; i++)
+		if (!message_table_try_open(&tables.items[i], i, AccessShareLock))
+			message_scan_lock_error();
+	PushActiveSnapshot(GetLatestSnapshot());
+	more = find_step_end(&tables, &end);
+	PopActiveSnapshot();
+	snapshot = depth_begin_step(&end);
+
+	/* The launcher has given the entry away: begin anew if it comes back. */
+	if (snapshot == NULL)
+		message_scan_lock_error();
+	prepared_counts_take(snapshot, &reached);
+	found = hash_create_blobs("counted queues", sizeof(int32),
+							  sizeof(CountedQueue), CurrentMemoryContext);
+	for (int i = 0; i < ALL_SEGMENTS; i++)
+	{
+		int			n = takes_priorities(&reached, &end, i) ? QUEUE_PRIORITIES : 1;
+
+		for (int p = 0; p < n; p++)
+		{
+			ScanKeyData keys[KEYS_MAX];
+
+			count_rows(&tables.items[i], snapshot, found, keys,
+					   make_keys(keys, i, p, &reached, &end));
+		}
+	}
+	UnregisterSnapshot(snapshot);
+	message_tables_close(&tables, false);
+	write_step(found);
+	reached = end;
+	if (!more)
+		ereport(DEBUG1,
+				(errmsg_internal("counted the messages of %d queues",
+								 nqueues)));
+	return more;
+}
+
+/* --- Where a step ends --- */
+
+/*
+ * Set *end to where the step that begins at "reached" ends.  Returns whether
+ * there may be more.
+ */
+static bool
+find_step_end(MessageTables *tables, DepthCursor *end)
+{
+	const DepthCursor all = depth_cursor(PG_INT32_MAX, PG_INT64_MAX);
+	DepthCursor entry;
+
+	/* Some queues as a whole, if the first of them is not large */
+	if (reached.id == PG_INT64_MIN)
+	{
+		*end = all;
+		for (int i = 0; i < ALL_SEGMENTS; i++)
+			if (read_ahead(&tables->items[i], 0, &all, &entry))
+				*end = depth_cursor(Min(end->queue_id, entry.queue_id),
+									PG_INT64_MIN);
+		if (end->queue_id > reached.queue_id)
+			return end->queue_id != all.queue_id;
+	}
+
+	/* A part of a large queue, or what is left of it */
+	*end = depth_cursor(reached.queue_id, PG_INT64_MAX);
+	for (int i = 0; i < ALL_SEGMENTS; i++)
+		for (int p = 0; p < (segment_is_delayed(i) ? 1 : QUEUE_PRIORITIES); p++)
+			if (read_ahead(&tables->items[i], p, end, &entry))
+				end->id = entry.id;
+
+	/* All of these entries may be of one message that was changed often. */
+	if (end->id == reached.id)
+		end->id++;
+	if (end->id == PG_INT64_MAX)
+		*end = depth_cursor(reached.queue_id + 1, PG_INT64_MIN);
+	return true;
+}
+
+/*
+ * Set *entry to what the index of a table has ENTRIES_AT_ONCE behind
+ * "reached", of this priority where that matters.  Returns false if there is
+ * no such entry before *end.
+ */
+static bool
+read_ahead(MessageTable *table, int priority, const DepthCursor *end,
+		   DepthCursor *entry)
+{
+	bool		is_delayed = segment_is_delayed(table->segment);
+	ScanKeyData keys[KEYS_MAX];
+	int			nkeys = make_keys(keys, table->segment, priority, &reached, end);
+	IndexScanDesc scan;
+	int			n = 0;
+
+	if (RelationGetNumberOfBlocks(table->heap) == 0)
+		return false;
+	scan = compat_index_beginscan(table->heap, table->index,
+								  GetActiveSnapshot(), nkeys);
+
+	/* Of the entries, dead ones too, and not of the rows */
+	scan->xs_want_itup = true;
+	index_rescan(scan, keys, nkeys, NULL, 0);
+	while (n < ENTRIES_AT_ONCE &&
+		   index_getnext_tid(scan, ForwardScanDirection) != NULL)
+		n++;
+	if (n == ENTRIES_AT_ONCE)
+	{
+		TupleDesc	desc = RelationGetDescr(table->index);
+		bool		isnull;
+
+		entry->queue_id =
+			DatumGetInt32(index_getattr(scan->xs_itup,
+										Anum_message_idx_queue_id, desc,
+										&isnull));
+		entry->id =
+			DatumGetInt64(index_getattr(scan->xs_itup, is_delayed ?
+										Anum_delayed_id_idx_id :
+										Anum_message_idx_id, desc, &isnull));
+	}
+	index_endscan(scan);
+	return n == ENTRIES_AT_ONCE;
+}
+
+/* --- Index scans --- */
+
+/*
+ * Returns whether messages of a segment are read priority by priority: a part
+ * of a queue, where its index has the priority before the id.
+ */
+static bool
+takes_priorities(const DepthCursor *from, const DepthCursor *end, int segment)
+{
+	return !segment_is_delayed(segment) &&
+		(from->id != PG_INT64_MIN || end->queue_id == from->queue_id);
+}
+
+/*
+ * Make the keys for what is between two cursors in a segment, of a priority if
+ * takes_priorities().  Returns how many there are.
+ */
+static int
+make_keys(ScanKey keys, int segment, int priority, const DepthCursor *from,
+		  const DepthCursor *end)
+{
+	AttrNumber	queue_column = segment_is_delayed(segment) ?
+	Anum_delayed_id_idx_queue_id : Anum_message_idx_queue_id;
+	AttrNumber	id_column = segment_is_delayed(segment) ?
+	Anum_delayed_id_idx_id : Anum_message_idx_id;
+	int			n = 0;
+
+	/* Some queues as a whole */
+	if (from->id == PG_INT64_MIN && end->queue_id != from->queue_id)
+	{
+		ScanKeyInit(&keys[n++], queue_column, BTGreaterEqualStrategyNumber,
+					F_INT4GE, Int32GetDatum(from->queue_id));
+		ScanKeyInit(&keys[n++], queue_column, BTLessStrategyNumber, F_INT4LT,
+					Int32GetDatum(end->queue_id));
+		return n;
+	}
+
+	/* A part of one, up to its end if that is where the next one begins */
+	ScanKeyInit(&keys[n++], queue_column, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(from->queue_id));
+	if (takes_priorities(from, end, segment))
+		ScanKeyInit(&keys[n++], Anum_message_idx_priority,
+					BTEqualStrategyNumber, F_INT2EQ, Int16GetDatum(priority));
+	ScanKeyInit(&keys[n++], id_column, BTGreaterEqualStrategyNumber,
+				F_INT8GE, Int64GetDatum(from->id));
+	ScanKeyInit(&keys[n++], id_column, BTLessStrategyNumber, F_INT8LT,
+				Int64GetDatum(end->queue_id == from->queue_id ? end->id :
+							  PG_INT64_MAX));
+	return n;
+}
+
+/* --- Counting --- */
+
+/* Count the rows of a table that the snapshot shows. */
 static void
-count_message_depth(const MessageForm *form, TimestampTz due_at, void *arg)
+count_rows(MessageTable *table, Snapshot snapshot, HTAB *found, ScanKey keys,
+		   int nkeys)
 {
-	Recount    *recount = arg;
-	CountedQueue *queue = recount->last;
-	QueueDepth	depth = counts_depth_of(form, due_at != 0);
-	TimestampTz due = DT_NOEND;
+	IndexScanDesc scan;
+	TupleTableSlot *slot;
 
-	if (queue == NULL || queue->queue_id != form->queue_id)
-		queue = queue_find_entry(recount->list, recount->size,
-								 sizeof(CountedQueue), form->queue_id);
-
-	/* The queue was created, or dropped, a moment ago. */
-	if (queue == NULL)
+	if (RelationGetNumberOfBlocks(table->heap) == 0)
 		return;
-	recount->last = queue;
+	slot = table_slot_create(table->heap, NULL);
+	scan = compat_index_beginscan(table->heap, table->index, snapshot, nkeys);
+	index_rescan(scan, keys, nkeys, NULL, 0);
+	while (index_getnext_slot(scan, ForwardScanDirection, slot))
+	{
+		CHECK_FOR_INTERRUPTS();
+
+		/* A malformed row must not keep others from being counted. */
+		if (message_row_is_valid(table->heap, row_tuple(slot)))
+			count_message(table, row_tuple(slot), found);
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+}
+
+static void
+count_message(MessageTable *table, HeapTuple tuple, HTAB *found)
+{
+	MessageForm form = message_read(tuple);
+	QueueDepth	depth = counts_depth_of(&form, segment_is_delayed(table->segment));
+	CountedQueue *queue;
+	bool		exists;
+
+	queue = hash_search(found, &form.queue_id, HASH_ENTER, &exists);
+	if (!exists)
+	{
+		memset(queue->depths, 0, sizeof(queue->depths));
+		queue->due = DT_NOEND;
+	}
 	queue->depths[depth]++;
 	if (depth == DEPTH_CLAIMED)
-	{
-		ClaimedMessages claimed = counts_claimed(form);
-
-		/*
-		 * The worker must learn when claims end.  Another process passes that
-		 * on through the map, as a session that claims does.
-		 */
-		if (recount->by_worker)
-			claim_ends_add(form->queue_id, &claimed, recount->now);
-		else
-			claimed_messages_add(&queue->claimed, &claimed);
-		due = form->claimed_until;
-	}
+		queue->due = Min(queue->due, form.claimed_until);
 	else if (depth == DEPTH_DELAYED)
-		due = due_at;
-	if (due >= queue->due)
-		return;
-	queue->due = due;
-	availability_tell_due(queue->queue_id, due);
+		queue->due = Min(queue->due, message_due_at(table, tuple));
 }
 
-static bool
-has_messages(const CountedQueue *queue)
-{
-	return queue->depths[DEPTH_READY] + queue->depths[DEPTH_CLAIMED] +
-		queue->depths[DEPTH_DELAYED] > 0;
-}
-
-/* Add to the maps what was counted. */
+/* Add to the maps what a step has counted. */
 static void
-write_recounted_depths(Recount *recount)
+write_step(HTAB *found)
 {
-	/* A queue without messages needs no map. */
-	for (int i = 0; i < recount->size; i++)
-		if (has_messages(&recount->list[i]))
-			counts_set_depths(recount->list[i].queue_id,
-							  recount->list[i].depths,
-							  &recount->list[i].claimed);
-}
+	HASH_SEQ_STATUS seq;
+	CountedQueue *queue;
 
-/* Count all messages, in a transaction of its own. */
-RecountResult
-recount_messages(bool may_take_long, bool by_worker)
-{
-	Recount		recount = {.now = GetCurrentTimestamp(),.by_worker = by_worker};
-	MessagePass pass;
-	Snapshot	snapshot;
-	QueueEntry *queues;
-
-	if (!message_pass_open(&pass, false))
-		return RECOUNT_LOCKED;
-	if (!may_take_long && message_pass_is_long(&pass))
+	hash_seq_init(&seq, found);
+	while ((queue = hash_seq_search(&seq)) != NULL)
 	{
-		message_pass_close(&pass);
-		return RECOUNT_LONG;
+		/* Earlier steps may have counted a part of the first queue. */
+		if (queue->queue_id != reached.queue_id || reached.id == PG_INT64_MIN)
+			nqueues++;
+		counts_set_depths(queue->queue_id, queue->depths);
+		if (queue->due != DT_NOEND)
+			availability_tell_due(queue->queue_id, queue->due);
 	}
-	snapshot = depth_begin_recount();
-	if (snapshot == NULL)
-	{
-		message_pass_close(&pass);
-		return RECOUNT_LOCKED;
-	}
-	queues = queue_all(NULL, NULL, NULL, &recount.size);
-	recount.list = palloc_extended(Max(recount.size, 1) *
-								   sizeof(CountedQueue),
-								   MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-	for (int i = 0; i < recount.size; i++)
-	{
-		recount.list[i].queue_id = queues[i].id;
-		recount.list[i].claimed = NO_CLAIMED_MESSAGES;
-		recount.list[i].due = DT_NOEND;
-	}
-
-	/* The pass meets all messages that are claimed. */
-	if (by_worker)
-		claim_ends_forget();
-	message_pass_read(&pass, snapshot, count_message_depth, &recount);
-	prepared_counts_take(snapshot, false);
-	UnregisterSnapshot(snapshot);
-	message_pass_close(&pass);
-	write_recounted_depths(&recount);
-	ereport(DEBUG1,
-			(errmsg_internal("counted the messages of %d queues",
-							 recount.size)));
-	return RECOUNT_DONE;
 }

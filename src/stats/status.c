@@ -6,9 +6,7 @@
  * NOTES
  *	  The depths of queues are counted where messages change (counts.c), if
  *	  the worker has found out with how many to begin (depth_state.c).
- *	  Otherwise they are counted by one pass over all messages, with the
- *	  latest snapshot at every isolation level, like all functions that look
- *	  at messages.
+ *	  Otherwise they are not known.
  *
  * src/stats/status.c
  *
@@ -16,7 +14,6 @@
  */
 #include "postgres.h"
 
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "queue/queue_table.h"
@@ -25,65 +22,9 @@
 #include "stats/oldest_message.h"
 #include "stats/status.h"
 #include "storage/counts.h"
-#include "storage/message.h"
-#include "storage/message_pass.h"
 
-/* A pass that counts messages */
-typedef struct StatusPass
-{
-	QueueStatus *list;
-	int			n;
-	QueueStatus *last;			/* the queue of the last message, or NULL */
-	TimestampTz now;
-} StatusPass;
-
-static void count_message_by_state(const MessageForm *form,
-								   TimestampTz due_at, void *arg);
-static void count_all_messages(QueueStatus *list, int n);
 static bool read_known_depths(QueueStatus *list, int n);
 static void find_oldest_messages(QueueStatus *list, int n);
-
-/* Callback of message_pass_read(): count a message by its state. */
-static void
-count_message_by_state(const MessageForm *form, TimestampTz due_at, void *arg)
-{
-	StatusPass *pass = arg;
-	QueueStatus *status = pass->last;
-
-	if (status == NULL || status->queue_id != form->queue_id)
-		status = queue_find_entry(pass->list, pass->n, sizeof(QueueStatus),
-								  form->queue_id);
-	if (status == NULL || message_is_expired(form, pass->now))
-		return;
-	pass->last = status;
-	if (message_is_claimed(form, pass->now))
-		status->depths[DEPTH_CLAIMED]++;
-	else if (due_at > pass->now)
-		status->depths[DEPTH_DELAYED]++;
-	else
-	{
-		status->depths[DEPTH_READY]++;
-		status->oldest_free = Min(status->oldest_free, form->created_at);
-	}
-}
-
-/* Count all messages. */
-static void
-count_all_messages(QueueStatus *list, int n)
-{
-	StatusPass	arg = {.list = list,.n = n};
-	MessagePass pass;
-	Snapshot	snapshot;
-
-	for (int i = 0; i < n; i++)
-		memset(list[i].depths, 0, sizeof(list[i].depths));
-	(void) message_pass_open(&pass, true);
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	arg.now = GetCurrentTimestamp();
-	message_pass_read(&pass, snapshot, count_message_by_state, &arg);
-	UnregisterSnapshot(snapshot);
-	message_pass_close(&pass);
-}
 
 /*
  * Read the depths that were counted where messages change.  Returns false if
@@ -128,9 +69,12 @@ find_oldest_messages(QueueStatus *list, int n)
 	oldest_end(scan);
 }
 
-/* Returns the state of all queues, by id. */
+/*
+ * Returns the state of all queues, by id.  The depths and the oldest message
+ * are not known if *known is set to false.
+ */
 QueueStatus *
-status_read(int *n)
+status_read(int *n, bool *known)
 {
 	QueueEntry *queues = queue_all(NULL, NULL, NULL, n);
 	QueueStatus *list = palloc_extended(Max(*n, 1) * sizeof(QueueStatus),
@@ -145,10 +89,9 @@ status_read(int *n)
 		counters_read(list[i].queue_id, &counters);
 		memcpy(list[i].n, counters.n, sizeof(counters.n));
 	}
-	if (read_known_depths(list, *n))
+	*known = read_known_depths(list, *n);
+	if (*known)
 		find_oldest_messages(list, *n);
-	else
-		count_all_messages(list, *n);
 	return list;
 }
 

@@ -26,7 +26,7 @@ typedef struct QueueStatus
 	int64		n[JOB_COUNTERS];
 } QueueStatus;
 
-extern QueueStatus *status_read(int *n);
+extern QueueStatus *status_read(int *n, bool *known);
 extern QueueStatus *status_of_queues(const QueueEntry *queues, int n,
 									 bool *known);
 

@@ -13,31 +13,27 @@
  *	  claimed and delayed.  message.c counts these where it writes a row, by
  *	  the state of the row before and after:
  *
- *		ready: without a claim, or marked: the worker has counted the end of
- *			its claim (claim_ends.c);
- *		claimed: with a claim, also for a moment after that has ended;
+ *		ready: without a claim, or marked: the end of its claim was counted
+ *			(claim_ends.c);
+ *		claimed: with a claim, also for seconds after that has ended;
  *		delayed: in a table of delayed messages, also for a moment after it is
  *			due.
  *
  *	  No clock is part of that, so each row always counts for the same depth,
  *	  until it is changed or marked.  That a claim has ended is noticed by the
- *	  worker, and so are delays and lifetimes that are over: it moves or
- *	  removes these messages.
+ *	  worker's sweep, and so are delays and lifetimes that are over: the worker
+ *	  moves or removes these messages.
  *
  *	  What was counted is added to the availability map of the queue when the
- *	  transaction has committed.  The worker moves events
- *	  from there to the table of counters (counters.c).  Depths stay in the
- *	  map; depth_state.c says to what they are added, and what loses them.  A
- *	  queue without a map has no messages, or the depths are not known.
+ *	  transaction has committed.  The worker moves events from there to the
+ *	  table of counters (counters.c).  Depths stay in the map; depth_state.c
+ *	  says to what they are added, and what loses them.  A queue without a map
+ *	  has no messages, or the depths are not known.
  *
  *	  The events of a transaction that is prepared count at once, as if it had
  *	  committed.  But depths have to be right, and it may be rolled back yet.
  *	  So it writes their changes to a table, and the worker counts them when it
  *	  can see the rows (prepared_counts.c).
- *
- *	  Without shared memory, depths are not counted, and the session writes
- *	  events to the table (counters_session.c).  So it does with errors in any
- *	  case: a map has no room for their text.
  *
  * src/storage/counts.c
  *
@@ -61,18 +57,20 @@
 /* How many of the last records are searched for one to add to */
 #define LOOK_BACK	8
 
-static CountRecord *count_record(int32 queue_id);
+static CountRecord *count_record(int32 queue_id, uint64 generation,
+								 bool counted);
+static CountRecord *depth_record(int32 queue_id, int64 first, int64 last);
 static bool all_zero(const int64 *n, int count);
-static bool has_depth_changes(const CountRecord *record);
-static bool add_depths_to_map(AvailabilityMap *map, uint64 generation,
-							  const int64 *depths,
-							  const ClaimedMessages *claimed);
+static void add_depths_to_map(AvailabilityMap *map, uint64 generation,
+							  const int64 *depths);
 static bool add_record_to_map(const CountRecord *record, AvailabilityMap *map,
 							  uint64 generation, bool with_depths);
-static void add_depths_now(AvailabilityMap *map, const int64 *depths,
-						   const ClaimedMessages *claimed);
+static void add_depths_now(AvailabilityMap *map, uint64 generation,
+						   const int64 *depths);
 static AvailabilityMap *find_counted_map(const CountRecord *record,
 										 bool with_depths);
+static bool adds_depths(const CountRecord *record, XactEvent event,
+						uint64 *generation);
 static void counts_before_end(XactEvent event);
 static void counts_after_end(XactEvent event);
 
@@ -90,9 +88,13 @@ counts_init(void)
 
 /* --- Counting in a transaction --- */
 
-/* Returns the record of the current subtransaction for a queue. */
+/*
+ * Returns a record of the current subtransaction for a queue: of depths that
+ * were changed in that generation, and that a recount had passed or not; or
+ * with generation 0 any one, for events.
+ */
 static CountRecord *
-count_record(int32 queue_id)
+count_record(int32 queue_id, uint64 generation, bool counted)
 {
 	int			level = GetCurrentTransactionNestLevel();
 	Oid			extension = catalog_queue_oid();
@@ -103,13 +105,35 @@ count_record(int32 queue_id)
 		record = xact_record(&records, i);
 		if (record->queue_id == queue_id &&
 			record->xact.nest_level == level &&
-			record->extension == extension)
+			record->extension == extension &&
+			(generation == 0 || record->first > record->last ||
+			 (record->generation == generation &&
+			  record->counted == counted)))
 			return record;
 	}
 	record = xact_add(&records);
 	record->extension = extension;
 	record->queue_id = queue_id;
-	record->claimed = NO_CLAIMED_MESSAGES;
+	record->first = PG_INT64_MAX;
+	record->last = PG_INT64_MIN;
+	return record;
+}
+
+/*
+ * Returns the record for a change of the depths of a queue, by messages with
+ * ids from first to last.
+ */
+static CountRecord *
+depth_record(int32 queue_id, int64 first, int64 last)
+{
+	uint64		generation;
+	bool		counted = depth_has_counted(queue_id, last, &generation);
+	CountRecord *record = count_record(queue_id, generation, counted);
+
+	record->generation = generation;
+	record->counted = counted;
+	record->first = Min(record->first, first);
+	record->last = Max(record->last, last);
 	return record;
 }
 
@@ -118,40 +142,46 @@ void
 counts_add(int32 queue_id, JobCounter counter, int64 n)
 {
 	if (n != 0)
-		count_record(queue_id)->n[counter] += n;
+		count_record(queue_id, 0, false)->n[counter] += n;
 }
 
 /*
- * Count n rows more (or fewer, if n is negative) for a depth, and remember
- * where they are if they are claimed.
+ * Count n messages more (or fewer, if n is negative) for a depth, which have
+ * ids from first to last.
  */
 void
-counts_add_rows(int32 queue_id, QueueDepth depth, int n,
-				const ClaimedMessages *claimed)
+counts_add_rows(int32 queue_id, int64 first, int64 last, QueueDepth depth,
+				int n)
 {
-	CountRecord *record = count_record(queue_id);
-
-	record->depths[depth] += n;
-	claimed_messages_add(&record->claimed, claimed);
+	depth_record(queue_id, first, last)->depths[depth] += n;
 }
 
-/* Count many messages: these changes of depths, and these that are claimed. */
+/* Count a message for another depth than before. */
 void
-counts_add_depths(int32 queue_id, const int64 *depths,
-				  const ClaimedMessages *claimed)
+counts_move_row(int32 queue_id, int64 id, QueueDepth from, QueueDepth to)
 {
-	CountRecord *record = count_record(queue_id);
+	CountRecord *record = depth_record(queue_id, id, id);
+
+	record->depths[from]--;
+	record->depths[to]++;
+}
+
+/* Count these changes of depths by messages with ids from first to last. */
+void
+counts_add_depths(int32 queue_id, int64 first, int64 last,
+				  const int64 *depths)
+{
+	CountRecord *record = depth_record(queue_id, first, last);
 
 	for (int i = 0; i < DEPTHS; i++)
 		record->depths[i] += depths[i];
-	claimed_messages_add(&record->claimed, claimed);
 }
 
 /* Set the last error of a queue, if the subtransaction commits. */
 void
 counts_set_error(int32 queue_id, const char *error, int length)
 {
-	CountRecord *record = count_record(queue_id);
+	CountRecord *record = count_record(queue_id, 0, false);
 
 	record->error = MemoryContextAlloc(TopTransactionContext, length + 1);
 	memcpy(record->error, error, length);
@@ -175,43 +205,25 @@ all_zero(const int64 *n, int count)
 	return true;
 }
 
-/* Returns whether a record has anything for add_depths_to_map(). */
-static bool
-has_depth_changes(const CountRecord *record)
-{
-	return !all_zero(record->depths, DEPTHS) ||
-		record->claimed.end != DT_NOEND;
-}
-
 /* --- Adding to availability maps --- */
 
 /*
- * Add depths and claimed messages, which were counted in that generation, to
- * a map, which is locked.  Returns whether the worker has to be told of
- * claims, and the map did not say so before.
+ * Add depths, which were counted in that generation, to a map, which is
+ * locked.
  */
-static bool
-add_depths_to_map(AvailabilityMap *map, uint64 generation, const int64 *depths,
-				  const ClaimedMessages *claimed)
+static void
+add_depths_to_map(AvailabilityMap *map, uint64 generation, const int64 *depths)
 {
-	/* A later generation has begun, whose snapshot shows our changes. */
+	/* A later generation has begun, whose recount counts our changes. */
 	if (map->depth_generation > generation)
-		return false;
-
-	/* The snapshot of this generation shows all that earlier ones count. */
+		return;
 	if (map->depth_generation < generation)
 	{
 		map->depth_generation = generation;
 		memset(map->depths, 0, sizeof(map->depths));
-		map->claimed = NO_CLAIMED_MESSAGES;
 	}
 	for (int i = 0; i < DEPTHS; i++)
 		map->depths[i] += depths[i];
-	claimed_messages_add(&map->claimed, claimed);
-	if (claimed->end == DT_NOEND || shmem_has_flag(map, MAP_CLAIMED))
-		return false;
-	shmem_set_flag(map, MAP_CLAIMED);
-	return true;
 }
 
 /*
@@ -241,22 +253,17 @@ add_record_to_map(const CountRecord *record, AvailabilityMap *map,
 		wake = true;
 	}
 	if (with_depths)
-		wake |= add_depths_to_map(map, generation, record->depths,
-								  &record->claimed);
+		add_depths_to_map(map, generation, record->depths);
 	LWLockRelease(&map->lock);
 	return wake;
 }
 
-/* --- For the worker --- */
-
 /*
  * Add to a map, which is locked, what is so whether or not the transaction
- * commits; "map" is NULL if there is none.  No other recount runs meanwhile,
- * so the generation stays.
+ * commits; "map" is NULL if there is none.
  */
 static void
-add_depths_now(AvailabilityMap *map, const int64 *depths,
-			   const ClaimedMessages *claimed)
+add_depths_now(AvailabilityMap *map, uint64 generation, const int64 *depths)
 {
 	/* What we have counted would be missing in the depths. */
 	if (map == NULL)
@@ -264,26 +271,28 @@ add_depths_now(AvailabilityMap *map, const int64 *depths,
 		depth_set_incomplete();
 		return;
 	}
-	(void) add_depths_to_map(map, depth_generation(), depths, claimed);
+	add_depths_to_map(map, generation, depths);
 	LWLockRelease(&map->lock);
 }
 
 /* The end of a message's claim was counted: it is ready now. */
 void
-counts_end_claim(int32 queue_id)
+counts_end_claim(int32 queue_id, uint64 generation)
 {
 	const int64 depths[DEPTHS] = {[DEPTH_READY] = 1,[DEPTH_CLAIMED] = -1};
 
-	add_depths_now(shmem_find_map(catalog_queue_oid(), queue_id), depths,
-				   &NO_CLAIMED_MESSAGES);
+	add_depths_now(shmem_find_map(catalog_queue_oid(), queue_id), generation,
+				   depths);
 }
 
-/* A recount has found these messages in a queue, and these that are claimed. */
+/*
+ * For the worker: a recount has found so many messages in a queue, or in a
+ * part of it.
+ */
 void
-counts_set_depths(int32 queue_id, const int64 *depths,
-				  const ClaimedMessages *claimed)
+counts_set_depths(int32 queue_id, const int64 *depths)
 {
-	add_depths_now(shmem_get_map(queue_id), depths, claimed);
+	add_depths_now(shmem_get_map(queue_id), depth_generation(), depths);
 }
 
 /* --- Reading --- */
@@ -349,7 +358,7 @@ counts_before_end(XactEvent event)
 	{
 		const CountRecord *record = xact_record(&records, i);
 
-		if (has_depth_changes(record))
+		if (record->first <= record->last)
 			prepared_counts_write(record);
 	}
 }
@@ -375,6 +384,26 @@ find_counted_map(const CountRecord *record, bool with_depths)
 }
 
 /*
+ * The transaction has ended.  Returns whether the depths of a record have to
+ * be added, and sets *generation to the one to which.
+ */
+static bool
+adds_depths(const CountRecord *record, XactEvent event, uint64 *generation)
+{
+	*generation = record->generation;
+
+	/* A recount may count only one of two changes that make up for another. */
+	if (all_zero(record->depths, DEPTHS) &&
+		(record->counted || record->first > record->last))
+		return false;
+
+	/* A prepared transaction has written its depths to a table. */
+	return event == XACT_EVENT_COMMIT &&
+		depth_adds_change(generation, record->counted, record->queue_id,
+						  record->first, record->last);
+}
+
+/*
  * Callback after commit, prepare or abort: add all records to the maps of
  * their queues, and wake the worker.
  */
@@ -382,18 +411,14 @@ static void
 counts_after_end(XactEvent event)
 {
 	bool		wake = false;
-	bool		with_depths;
-	uint64		generation = 0;
 
 	if (records.n == 0 || event == XACT_EVENT_ABORT)
 		return;
-	/* A prepared transaction has written its depths to a table. */
-	with_depths = event == XACT_EVENT_COMMIT &&
-		depth_after_commit(&generation);
 	for (int i = 0; i < records.n; i++)
 	{
 		const CountRecord *record = xact_record(&records, i);
-		bool		depths = with_depths && has_depth_changes(record);
+		uint64		generation;
+		bool		depths = adds_depths(record, event, &generation);
 
 		if (depths || !all_zero(record->n, JOB_COUNTERS))
 			wake |= add_record_to_map(record, find_counted_map(record, depths),

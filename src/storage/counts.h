@@ -28,7 +28,11 @@ typedef struct CountRecord
 	int32		queue_id;
 	int64		n[JOB_COUNTERS];
 	int64		depths[DEPTHS];
-	ClaimedMessages claimed;	/* messages that it has claimed */
+	int64		first;			/* lowest id of the messages whose depths it
+								 * has changed, and the */
+	int64		last;			/* highest one; lower than first: none */
+	uint64		generation;		/* in which it has changed them; */
+	bool		counted;		/* a recount had passed them by then */
 	char	   *error;			/* the queue's last error, or NULL */
 	TimestampTz error_at;
 } CountRecord;
@@ -43,36 +47,24 @@ counts_depth_of(const MessageForm *form, bool is_delayed)
 		DEPTH_CLAIMED;
 }
 
-/* Returns a set of this one message, which is claimed. */
-static inline ClaimedMessages
-counts_claimed(const MessageForm *form)
-{
-	return (ClaimedMessages)
-	{
-		.end = form->claimed_until,
-			.first = message_id_number(form->id),
-			.last = message_id_number(form->id),
-			.priorities = 1 << form->priority
-	};
-}
-
 extern void counts_init(void);
 
 /* Counting in a transaction */
 extern void counts_add(int32 queue_id, JobCounter counter, int64 n);
-extern void counts_add_rows(int32 queue_id, QueueDepth depth, int n,
-							const ClaimedMessages *claimed);
-extern void counts_add_depths(int32 queue_id, const int64 *depths,
-							  const ClaimedMessages *claimed);
+extern void counts_add_rows(int32 queue_id, int64 first, int64 last,
+							QueueDepth depth, int n);
+extern void counts_move_row(int32 queue_id, int64 id, QueueDepth from,
+							QueueDepth to);
+extern void counts_add_depths(int32 queue_id, int64 first, int64 last,
+							  const int64 *depths);
 extern void counts_set_error(int32 queue_id, const char *error, int length);
 
 /* What was counted: the records are those from 0 on; NULL at the end */
 extern const CountRecord *counts_record(int i);
 extern void counts_read_depths(int32 queue_id, int64 *depths);
 
-/* For the worker: counting at once */
-extern void counts_end_claim(int32 queue_id);
-extern void counts_set_depths(int32 queue_id, const int64 *depths,
-							  const ClaimedMessages *claimed);
+/* Counting at once */
+extern void counts_end_claim(int32 queue_id, uint64 generation);
+extern void counts_set_depths(int32 queue_id, const int64 *depths);
 
 #endif							/* QUEUE_COUNTS_H */

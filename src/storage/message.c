@@ -67,8 +67,11 @@ static uint64 lane_of_row(MessageTable *table, HeapTuple tuple);
 static void record_new_version(MessageTable *table, HeapTuple tuple,
 							   PendingKind kind);
 static QueueDepth depth_of_row(const MessageTable *table, HeapTuple tuple,
-							   ClaimedMessages *claimed);
-static void count_old_version(MessageTable *table, HeapTuple tuple);
+							   TimestampTz *until);
+static void count_new_messages(MessageTable *table, HeapTuple *tuples,
+							   int n);
+static QueueDepth depth_of_old_row(MessageTable *table, HeapTuple tuple);
+static void count_update(MessageTable *table, HeapTuple old, HeapTuple new);
 static void read_depth_of_row(HeapTuple tuple, void *arg);
 static TM_Result delete_version(MessageTable *table, HeapTuple tuple,
 								bool wait);
@@ -124,59 +127,81 @@ message_record_change(MessageTable *table, HeapTuple tuple)
 	segment_publish(table->segment, message_id_number(form.id));
 }
 
-/* --- After a change --- */
+/* --- Counting --- */
 
 /*
  * Returns the depth for which a row counts; see counts.c.  Of a claimed one
- * *claimed says where it is.
+ * *until is when its claim ends.
  */
 static QueueDepth
-depth_of_row(const MessageTable *table, HeapTuple tuple,
-			 ClaimedMessages *claimed)
+depth_of_row(const MessageTable *table, HeapTuple tuple, TimestampTz *until)
 {
 	if (segment_is_delayed(table->segment))
 		return DEPTH_DELAYED;
-	return message_row_is_held(tuple, claimed) ? DEPTH_CLAIMED : DEPTH_READY;
+	return message_row_is_held(tuple, until) ? DEPTH_CLAIMED : DEPTH_READY;
 }
 
 /*
- * Count n versions like this one that this transaction has written; also for
- * a version that other SQL has written in it.
+ * Count a version that this transaction has written; also for one that other
+ * SQL has written in it.
  */
 void
-message_count(MessageTable *table, HeapTuple tuple, int n)
+message_count(MessageTable *table, HeapTuple tuple)
 {
-	ClaimedMessages claimed = NO_CLAIMED_MESSAGES;
-	QueueDepth	depth = depth_of_row(table, tuple, &claimed);
-
-	counts_add_rows(message_row_queue(tuple), depth, n, &claimed);
+	count_new_messages(table, &tuple, 1);
 }
 
-/* Count a version that this transaction has replaced or deleted. */
+/* Count n versions of messages of one queue, which are in the same state. */
 static void
-count_old_version(MessageTable *table, HeapTuple tuple)
+count_new_messages(MessageTable *table, HeapTuple *tuples, int n)
 {
-	ClaimedMessages claimed;
-	QueueDepth	depth = depth_of_row(table, tuple, &claimed);
+	TimestampTz until;
+
+	counts_add_rows(message_row_queue(tuples[0]), message_row_id(tuples[0]),
+					message_row_id(tuples[n - 1]),
+					depth_of_row(table, tuples[0], &until), n);
+}
+
+/*
+ * Returns the depth for which a version counts that this transaction has
+ * replaced or deleted.
+ */
+static QueueDepth
+depth_of_old_row(MessageTable *table, HeapTuple tuple)
+{
+	TimestampTz until;
+	QueueDepth	depth = depth_of_row(table, tuple, &until);
 
 	/*
-	 * Since we have read the version, the worker may have counted the end of
-	 * its claim, and marked it.  By now the worker does not mark it any more,
-	 * so we look once more.
+	 * Since we have read the version, another session may have counted the
+	 * end of its claim, and marked it.  By now none marks it any more, so we
+	 * look once more.
 	 */
-	if (depth == DEPTH_CLAIMED && depth_end_may_be_counted(claimed.end))
+	if (depth == DEPTH_CLAIMED && depth_end_may_be_counted(until))
 		row_peek(table->heap, &tuple->t_self, read_depth_of_row, &depth);
-	counts_add_rows(message_row_queue(tuple), depth, -1,
-					&NO_CLAIMED_MESSAGES);
+	return depth;
+}
+
+/* Count a version that this transaction has replaced by a new one. */
+static void
+count_update(MessageTable *table, HeapTuple old, HeapTuple new)
+{
+	TimestampTz until;
+	QueueDepth	from = depth_of_old_row(table, old);
+	QueueDepth	to = depth_of_row(table, new, &until);
+
+	if (from != to)
+		counts_move_row(message_row_queue(new), message_row_id(new), from,
+						to);
 }
 
 /* Callback of row_peek */
 static void
 read_depth_of_row(HeapTuple tuple, void *arg)
 {
-	ClaimedMessages claimed;
+	TimestampTz until;
 
-	if (!message_row_is_held(tuple, &claimed))
+	if (!message_row_is_held(tuple, &until))
 		*(QueueDepth *) arg = DEPTH_READY;
 }
 
@@ -255,7 +280,7 @@ message_insert(MessageTable *table, HeapTuple tuple)
 	batches_insert_entries(table, &tuple, &slot, 1);
 	ExecClearTuple(slot);
 	segment_count_bytes(table->segment, tuple->t_len);
-	message_count(table, tuple, 1);
+	message_count(table, tuple);
 }
 
 /*
@@ -305,7 +330,7 @@ message_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 		end = i + 1;
 		while (end < n && message_row_queue(tuples[end]) == queue_id)
 			end++;
-		message_count(table, tuples[i], end - i);
+		count_new_messages(table, tuples + i, end - i);
 	}
 }
 
@@ -331,8 +356,7 @@ message_update_locked(MessageTable *table, HeapTuple old, HeapTuple new)
 		batches_insert_entries(table, &new, &slot, 1);
 	}
 	ExecClearTuple(slot);
-	count_old_version(table, old);
-	message_count(table, new, 1);
+	count_update(table, old, new);
 }
 
 /*
@@ -352,8 +376,7 @@ message_update_as_seen(MessageTable *table, HeapTuple old, HeapTuple new)
 	 */
 	if (table->all.nlive == 1 && hot_update(table->heap, &old->t_self, new))
 	{
-		count_old_version(table, old);
-		message_count(table, new, 1);
+		count_update(table, old, new);
 		return true;
 	}
 
@@ -389,7 +412,9 @@ delete_version(MessageTable *table, HeapTuple tuple, bool wait)
 									   GetCurrentCommandId(true),
 									   GetActiveSnapshot(), wait, &failure);
 	if (result == TM_Ok)
-		count_old_version(table, tuple);
+		counts_add_rows(message_row_queue(tuple), message_row_id(tuple),
+						message_row_id(tuple),
+						depth_of_old_row(table, tuple), -1);
 	return result;
 }
 

@@ -355,20 +355,17 @@ message_row_queue(HeapTuple tuple)
 
 /*
  * Returns whether a message is under a claim whose end is not counted yet,
- * and sets *claimed to where it is.
+ * and sets *until to that end.
  */
 bool
-message_row_is_held(HeapTuple tuple, ClaimedMessages *claimed)
+message_row_is_held(HeapTuple tuple, TimestampTz *until)
 {
-	const RowHead *head = head_of_row(tuple);
 	const RowClaim *claim = claim_of_row(tuple, ttl_of_row(tuple));
 
 	if (claim == NULL || claim->token == 0 ||
 		(claim->priorities & END_COUNTED) != 0)
 		return false;
-	claimed->end = claim->until;
-	claimed->first = claimed->last = message_id_number(head->id);
-	claimed->priorities = 1 << head->priority;
+	*until = claim->until;
 	return true;
 }
 

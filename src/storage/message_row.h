@@ -27,7 +27,7 @@ extern uint64 message_lane(TupleDesc desc, HeapTuple tuple);
 extern MessageForm message_read(HeapTuple tuple);
 extern int64 message_row_id(HeapTuple tuple);
 extern int32 message_row_queue(HeapTuple tuple);
-extern bool message_row_is_held(HeapTuple tuple, ClaimedMessages *claimed);
+extern bool message_row_is_held(HeapTuple tuple, TimestampTz *until);
 
 /* Forming */
 extern HeapTuple message_row_form(TupleDesc desc, const MessageForm *form,

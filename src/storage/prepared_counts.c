@@ -23,13 +23,13 @@
 #include "access/xact.h"
 #include "catalog/indexing.h"
 #include "storage/bufmgr.h"
-#include "utils/timestamp.h"
 
 #include "catalog/relations.h"
 #include "catalog/row_check.h"
 #include "catalog/tables.h"
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
+#include "shmem/depth_state.h"
 #include "storage/prepared_counts.h"
 
 /* A row; all columns have a fixed width. */
@@ -37,11 +37,11 @@ typedef struct PreparedCount
 {
 	int32		queue_id;
 	int64		depths[DEPTHS];
-	TimestampTz end;			/* see ClaimedMessages */
-	int64		first;
+	int64		first;			/* ids of these messages */
 	int64		last;
-	int32		priorities;
 } PreparedCount;
+
+static void count_row(const PreparedCount *row, const DepthCursor *passed);
 
 /* Write a record of the transaction that is about to be prepared. */
 void
@@ -56,10 +56,8 @@ prepared_counts_write(const CountRecord *record)
 
 	row->queue_id = record->queue_id;
 	memcpy(row->depths, record->depths, sizeof(row->depths));
-	row->end = record->claimed.end;
-	row->first = record->claimed.first;
-	row->last = record->claimed.last;
-	row->priorities = record->claimed.priorities;
+	row->first = record->first;
+	row->last = record->last;
 	simple_heap_insert(rel, tuple);
 	heap_freetuple(tuple);
 	table_close(rel, NoLock);
@@ -67,11 +65,11 @@ prepared_counts_write(const CountRecord *record)
 
 /*
  * For the worker: delete all rows that the snapshot shows, and count what
- * they say.  A recount does not set "count", because it counts with this
- * snapshot the messages of these transactions themselves.
+ * they say.  With "passed", this is the snapshot of a step of a recount that
+ * has come so far before, so it shows the messages from there on.
  */
 void
-prepared_counts_take(Snapshot snapshot, bool count)
+prepared_counts_take(Snapshot snapshot, const DepthCursor *passed)
 {
 	Relation	rel = catalog_open(CATALOG_PREPARED_COUNT, RowExclusiveLock,
 								   NULL);
@@ -82,29 +80,40 @@ prepared_counts_take(Snapshot snapshot, bool count)
 	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
 	{
 		/* A malformed one is deleted, too, or we would meet it forever. */
-		if (row_is_valid(rel, tuple) && count)
-		{
-			const PreparedCount *row = (PreparedCount *) GETSTRUCT(tuple);
-			ClaimedMessages claimed = {row->end, row->first, row->last,
-			row->priorities};
-
-			/*
-			 * Make a map if the queue has none, as one that has just come
-			 * from another server, or that had no messages: without a map the
-			 * depths would be lost after the commit.  We visit the queue
-			 * then, to find out what is free.
-			 */
-			AvailabilityMap *map = shmem_get_map(row->queue_id);
-
-			if (map != NULL)
-			{
-				database_wake(map_wake_at(map), false);
-				LWLockRelease(&map->lock);
-			}
-			counts_add_depths(row->queue_id, row->depths, &claimed);
-		}
+		if (row_is_valid(rel, tuple))
+			count_row((PreparedCount *) GETSTRUCT(tuple), passed);
 		simple_heap_delete(rel, &tuple->t_self);
 	}
 	table_endscan(scan);
 	table_close(rel, NoLock);
+}
+
+/* Count what a row says. */
+static void
+count_row(const PreparedCount *row, const DepthCursor *passed)
+{
+	AvailabilityMap *map;
+
+	/* The recount counts the messages itself, or only some of them. */
+	if (passed != NULL &&
+		!depth_cursor_is_behind(passed, row->queue_id, row->last))
+	{
+		if (depth_cursor_is_behind(passed, row->queue_id, row->first))
+			depth_lose_mine();
+		return;
+	}
+
+	/*
+	 * Make a map if the queue has none, as one that has just come from
+	 * another server, or that had no messages: without a map the depths would
+	 * be lost after the commit.  We visit the queue then, to find out what is
+	 * free.
+	 */
+	map = shmem_get_map(row->queue_id);
+	if (map != NULL)
+	{
+		database_wake(map_wake_at(map), false);
+		LWLockRelease(&map->lock);
+	}
+	counts_add_depths(row->queue_id, row->first, row->last, row->depths);
 }

@@ -12,9 +12,11 @@
 
 #include "utils/snapshot.h"
 
+#include "shmem/depth_state.h"
 #include "storage/counts.h"
 
 extern void prepared_counts_write(const CountRecord *record);
-extern void prepared_counts_take(Snapshot snapshot, bool count);
+extern void prepared_counts_take(Snapshot snapshot,
+								 const DepthCursor *passed);
 
 #endif							/* QUEUE_PREPARED_COUNTS_H */

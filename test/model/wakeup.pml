@@ -18,8 +18,8 @@
  *	  starts.
  *
  *	  With DEPTHS, each session counts its message when that is visible, and
- *	  then reports it.  A recount has a snapshot; sessions whose messages that
- *	  shows count nothing afterwards.  Nothing removes messages.  Without
+ *	  then reports it.  A recount, here one step, has a snapshot; sessions whose
+ *	  messages that shows count nothing afterwards.  Nothing removes messages.  Without
  *	  DEPTHS, no map is idle.
  *
  *	  Checked is: when all sessions are done, the clock has ticked, and the
@@ -398,7 +398,7 @@ inline notify_listeners()
 	}
 }
 
-/* recount_messages() */
+/* recount_begin(), recount_step() */
 inline recount()
 {
 	d_step {

@@ -42,14 +42,14 @@ sub use_server
 	return;
 }
 
-# A function that returns what is wrong in queue_status and queue_depth.  Numbers that are counted
-# must come without a scan of a table of messages; that sees all scans of the
+# A function that returns what is wrong in queue_status and queue_depth.  The numbers must come
+# without a scan of a table of messages; that sees all scans of the
 # session, so each call needs a new one.
 sub create_check
 {
 	value(
 		q{
-CREATE FUNCTION wrong(counted boolean) RETURNS text LANGUAGE plpgsql AS $$
+CREATE FUNCTION wrong() RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     wrong text;
 BEGIN
@@ -57,15 +57,15 @@ BEGIN
                              s.delayed, t.free, t.claimed, t.delayed), ', ')
     INTO wrong
     FROM queue_data.queue_status AS s, queue_stats(s.name) AS t
-    WHERE (s.ready, s.claimed, s.delayed) <> (t.free, t.claimed, t.delayed);
-    IF wrong IS NULL AND counted THEN
+    WHERE (s.ready, s.claimed, s.delayed) IS DISTINCT FROM (t.free, t.claimed, t.delayed);
+    IF wrong IS NULL THEN
         SELECT string_agg(format('%s: queue_depth', s.name), ', ') INTO wrong
         FROM queue_data.queue_status AS s LEFT JOIN queue_depth() AS d ON d.queue = s.name
         WHERE s.project = '' AND ((d.free, d.claimed, d.delayed, d.dead_letters)
             IS DISTINCT FROM (s.ready, s.claimed, s.delayed, s.dead_letters)
             OR (d.oldest_age IS NULL) <> (s.oldest_ready_age IS NULL));
     END IF;
-    IF wrong IS NULL AND counted THEN
+    IF wrong IS NULL THEN
         SELECT 'read: ' || string_agg(relname, ' ') INTO wrong
         FROM pg_stat_xact_user_tables
         WHERE schemaname = 'queue_data' AND relname ~ '^(message|delayed)_\d'
@@ -77,18 +77,16 @@ $$});
 	return;
 }
 
-# queue_status is as queue_stats says, soon; how soon is printed.  "counted" is
-# true unless given.
+# queue_status is as queue_stats says, soon; how soon is printed.
 sub status_is_right
 {
-	my ($what, %arg) = @_;
-	my $counted = ($arg{counted} // 1) ? 'true' : 'false';
+	my ($what) = @_;
 	my $began = time;
 	my $wrong;
 
 	do
 	{
-		$wrong = value("SELECT wrong($counted)");
+		$wrong = value('SELECT wrong()');
 	} while ($wrong ne '' && time < $began + 180 && sleep 0.1);
 	is($wrong, '', $what);
 	note sprintf 'after %.1f s', time - $began;

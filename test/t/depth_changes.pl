@@ -247,7 +247,8 @@ $node->append_conf('postgresql.conf', 'queue.max_active_queues = 200');
 $node->restart;
 value(q{SELECT count(queue_push('many' || i, '1')) FROM generate_series(1, 300) AS i});
 value(q{SELECT count(*) FROM generate_series(1, 300) AS i, queue_pop('many' || i) WHERE i % 3 = 0});
-status_is_right('more queues than there is room for', counted => 0);
+is(value(q{SELECT count(*), count(ready) FROM queue_data.queue_status WHERE name ~ '^many'}),
+	'300|0', 'more queues than there is room for: the numbers are not known');
 
 $node->stop;
 done_testing();

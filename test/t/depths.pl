@@ -157,12 +157,15 @@ status_is_right('are due, and one of them is claimed');
 depths_become('groups', '29|1|0', 'the others are ready');
 
 #
-# All messages are counted while transactions change them.
+# All messages are counted while transactions change them.  One queue is large, so
+# that it is counted in parts.
 #
 
 value(q{CREATE TABLE stop (); CREATE PROCEDURE work() LANGUAGE plpgsql AS $$
 DECLARE
     q text;
+    first bigint := (SELECT min(id) FROM large);
+    step bigint := (SELECT (max(id) - min(id)) / 11999 FROM large);
 BEGIN
     WHILE NOT EXISTS (SELECT FROM stop) LOOP
         q := 'w' || floor(random() * 5);
@@ -170,6 +173,10 @@ BEGIN
         IF random() < 0.2 THEN PERFORM queue_push(q, '1', delay => 1); END IF;
         IF random() < 0.2 THEN ROLLBACK; ELSE COMMIT; END IF;
         PERFORM queue_claim(q, 1 + (random() * 3)::int, 0, 4);
+        COMMIT;
+        PERFORM message_delete('w0', first + (random() * 12000)::int * step);
+        IF random() < 0.2 THEN PERFORM queue_push('w0', '1', priority => 5); END IF;
+        IF random() < 0.1 THEN PERFORM pg_sleep(0.05); END IF;
         COMMIT;
         PERFORM queue_pop(q, 1);
         PERFORM count(claim_complete(q, claim_id))
@@ -182,6 +189,8 @@ BEGIN
 END
 $$});
 value("SELECT count(queue_create('w' || i)) FROM generate_series(0, 4) AS i");
+value(q{CREATE TABLE large AS SELECT unnest(queue_push_batch('w0', array_fill('1'::jsonb, '{1000}'))) AS id
+	FROM generate_series(1, 12)});
 my @workers = map { $node->background_psql('postgres') } 1 .. 4;
 
 for my $round (1 .. 5)
