@@ -38,8 +38,7 @@
 #include "catalog/tables.h"
 #include "claim/cancel.h"
 #include "push/dedup.h"
-#include "queue/finished.h"
-#include "queue/group.h"
+#include "push/message_end.h"
 #include "queue/message_list.h"
 #include "storage/attributes.h"
 #include "storage/batches.h"
@@ -176,14 +175,10 @@ try_cancel(const Queue *queue, int64 id, const char *reason,
 		}
 		else if (done)
 		{
-			HeapTuple	tuple = row_tuple(slot);
+			EndTerms	terms = {.error = reason,.entry = entry};
 
-			*entry = dedup_entry_of(RelationGetDescr(table.heap), tuple);
-			batches_record_failed(&table, tuple);
-			message_delete_locked(&table, tuple);
-			group_make_room(queue, &table, tuple, true);
-			finished_record(queue, &table, tuple, FINISHED_CANCELED, reason,
-							NULL);
+			(void) message_end(queue, &table, row_tuple(slot), END_CANCELED,
+							   &terms);
 			*result = CANCEL_REMOVED;
 		}
 	}

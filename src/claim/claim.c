@@ -39,9 +39,8 @@
 #include "claim/group_rate.h"
 #include "claim/ready.h"
 #include "map/shmem_maps.h"
-#include "push/dedup.h"
 #include "push/dedup_run.h"
-#include "queue/finished.h"
+#include "push/message_end.h"
 #include "queue/group.h"
 #include "queue/message_result.h"
 #include "queue/missing_queue.h"
@@ -292,15 +291,12 @@ delete_chosen(const Queue *queue, ClaimScan *scan,
 			*runs = lappend(*runs, run);
 		message_result_add(result, queue, desc, message->tuple, found->now);
 		n++;
-		finished_record(queue, message->table, message->tuple,
-						FINISHED_COMPLETED, NULL, NULL);
 		group_record_pop(queue, message->table, message->tuple);
 		group_rate_record(queue, message->table, message->tuple);
-		group_make_room(queue, message->table, message->tuple, true);
-		dedup_drop_message(message->table, message->tuple);
+		(void) message_end(queue, message->table, message->tuple, END_POPPED,
+						   NULL);
 	}
 	CommandCounterIncrement();
-	counts_add(queue->id, JOB_COMPLETED, n);
 	return n;
 }
 

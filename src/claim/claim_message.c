@@ -34,6 +34,7 @@
 #include "claim/expire.h"
 #include "push/dedup.h"
 #include "push/dedup_run.h"
+#include "push/message_end.h"
 #include "push/root_job.h"
 #include "queue/finished.h"
 #include "queue/options.h"
@@ -220,10 +221,6 @@ delete_one_message(const Queue *queue, int64 id, const ClaimId *claim,
 			*entries = lappend(*entries, entry);
 		if (run != NULL)
 			dedup_finish_run(queue, run, RUN_COMPLETED);
-
-		/* A message that was not claimed was not completed, but removed. */
-		if (claim != NULL)
-			counts_add(queue->id, JOB_COMPLETED, 1);
 		return true;
 	}
 	if (claim == NULL)
@@ -267,6 +264,7 @@ try_delete_message(const Queue *queue, int64 id, const ClaimId *claim,
 	TupleTableSlot *slot;
 	HeapTuple	tuple;
 	MessageForm form;
+	EndTerms	terms = {.result = result,.entry = entry};
 	Outcome		outcome;
 
 	if (!message_find(queue->id, id, RowExclusiveLock, &table, &slot))
@@ -276,15 +274,12 @@ try_delete_message(const Queue *queue, int64 id, const ClaimId *claim,
 	outcome = check_claim_of_message(&form, claim, GetCurrentTimestamp());
 	if (outcome == OUTCOME_DONE && form.is_canceled)
 		outcome = OUTCOME_CANCELED;
+
+	/* One that was not claimed was not completed, but removed. */
 	if (outcome == OUTCOME_DONE &&
-		!claim_delete_row(queue, &table, tuple))
+		!message_end(queue, &table, tuple,
+					 claim != NULL ? END_COMPLETED : END_DELETED, &terms))
 		outcome = OUTCOME_CHANGED;
-	if (outcome == OUTCOME_DONE)
-	{
-		finished_record(queue, &table, tuple, claim != NULL ?
-						FINISHED_COMPLETED : FINISHED_DELETED, NULL, result);
-		*entry = dedup_entry_of(RelationGetDescr(table.heap), tuple);
-	}
 	if (outcome == OUTCOME_DONE && claim != NULL)
 	{
 		*run = dedup_run_of(RelationGetDescr(table.heap), tuple);
@@ -533,7 +528,7 @@ give_back_failed(const Queue *queue, MessageTable *table, HeapTuple tuple,
 
 	if (terms->error != NULL)
 	{
-		finished_record(queue, table, tuple, FINISHED_FAILED, terms->error,
+		finished_insert(queue, table, tuple, FINISHED_FAILED, terms->error,
 						NULL);
 		tuple = attributes_set_last_error(desc, tuple, terms->error);
 	}

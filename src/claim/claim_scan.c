@@ -76,13 +76,11 @@
 #include "map/availability_visit.h"
 #include "map/lanes.h"
 #include "map/message_ranges.h"
-#include "push/dedup.h"
+#include "push/message_end.h"
 #include "push/root_job.h"
-#include "queue/finished.h"
 #include "queue/registry.h"
 #include "shmem/database_state.h"
 #include "shmem/segment_state.h"
-#include "storage/counts.h"
 #include "storage/lane.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
@@ -244,7 +242,7 @@ claim_scan_lost(ClaimScan *scan, const ChosenMessage *message)
 		range.is_locked = false;
 	}
 	availability_return(catalog_queue_oid(), scan->request.queue->id, lane,
-						&range, message_end(&message->form), scan->pass.now);
+						&range, message_expires_at(&message->form), scan->pass.now);
 	scan->pass.met_locked = true;
 	scan->pass.lost = true;
 }
@@ -267,15 +265,10 @@ claim_scan_end_pass(ClaimScan *scan)
 		expire_remove(scan->request.queue, pass->expired.items[i].table,
 					  pass->expired.items[i].tuple);
 	for (int i = 0; i < pass->duplicates.n; i++)
-	{
-		ChosenMessage *message = &pass->duplicates.items[i];
-
-		dedup_delete_message(scan->request.queue, message->table,
-							 message->tuple);
-		finished_record(scan->request.queue, message->table, message->tuple,
-						FINISHED_DUPLICATE, NULL, NULL);
-	}
-	counts_add(queue_id, JOB_DUPLICATES, pass->duplicates.n);
+		(void) message_end(scan->request.queue,
+						   pass->duplicates.items[i].table,
+						   pass->duplicates.items[i].tuple, END_DUPLICATE,
+						   NULL);
 	CommandCounterIncrement();
 	move_exhausted(scan);
 	message_scan_end(pass->rows);

@@ -57,15 +57,14 @@
 #include "claim/expire.h"
 #include "push/dedup.h"
 #include "push/dedup_run.h"
+#include "push/message_end.h"
 #include "push/root_job.h"
-#include "queue/finished.h"
 #include "queue/group.h"
 #include "queue/message_result.h"
 #include "queue/options.h"
 #include "queue/registry.h"
 #include "storage/attributes.h"
 #include "storage/claim_id.h"
-#include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
@@ -415,7 +414,6 @@ claim_complete(const Queue *queue, const ClaimId *claim, const int64 *ids,
 		dedup_finish_run(queue, (DedupRun *) lfirst(cell), RUN_COMPLETED);
 	if (kept != NULL)
 		*kept = update.kept;
-	counts_add(queue->id, JOB_COMPLETED, found - update.kept);
 	return found - update.kept;
 }
 
@@ -450,45 +448,17 @@ complete_row(ClaimUpdate *update, ScanRow *row)
 		return true;
 	}
 
-	if (!claim_delete_row(update->queue, row->table, row->tuple))
+	/* Its key is dropped at once, as no push locks a claimed message. */
+	if (!message_end(update->queue, row->table, row->tuple, END_COMPLETED,
+					 NULL))
 		return false;
-
-	finished_record(update->queue, row->table, row->tuple, FINISHED_COMPLETED,
-					NULL, NULL);
-
-	/* At once, because no push locks a message that is claimed. */
-	dedup_drop_message(row->table, row->tuple);
 	run = dedup_run_of(RelationGetDescr(row->table->heap), row->tuple);
 	if (run != NULL)
 		update->runs = lappend(update->runs, run);
 	return true;
 }
 
-/* --- Deleting a message, and giving one back --- */
-
-/*
- * Delete a message, and leave room in its group.  Waits for a transaction
- * that has locked it.  Returns false if another transaction has changed it.
- */
-bool
-claim_delete_row(const Queue *queue, MessageTable *table, HeapTuple tuple)
-{
-	switch (message_delete(table, tuple))
-	{
-		case TM_Ok:
-			group_make_room(queue, table, tuple, true);
-			return true;
-		case TM_Updated:
-		case TM_Deleted:		/* or moved to another segment */
-			return false;
-		case TM_Invisible:
-		case TM_SelfModified:
-		case TM_BeingModified:
-		case TM_WouldBlock:
-		default:
-			elog(ERROR, "unexpected result of deleting a message");
-	}
-}
+/* --- Giving a message back --- */
 
 /*
  * Give back a claimed message that this transaction has locked: it is free
@@ -535,7 +505,7 @@ claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 			segment_open_active(delayed, RING_DELAYED, true);
 		moved = message_copy_to(table, delayed, copy, due);
 		message_insert(delayed, moved);
-		message_delete_moved(table, tuple);
+		message_delete_locked(table, tuple);
 		heap_freetuple(moved);
 	}
 

@@ -56,8 +56,6 @@ extern void claim_keep_only(const Queue *queue, const ClaimId *claim,
 							int64 keep, int ttl);
 
 /* For claim_message.c */
-extern bool claim_delete_row(const Queue *queue, MessageTable *table,
-							 HeapTuple tuple);
 extern bool claim_give_back(const Queue *queue, MessageTable *table,
 							HeapTuple tuple, TimestampTz due, bool is_retry,
 							MessageTable *delayed);

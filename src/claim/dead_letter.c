@@ -31,15 +31,11 @@
 #include "catalog/message_table.h"
 #include "catalog/tables.h"
 #include "claim/dead_letter.h"
-#include "push/dedup.h"
+#include "push/message_end.h"
 #include "push/push.h"
-#include "queue/finished.h"
-#include "queue/group.h"
 #include "queue/options.h"
 #include "queue/registry.h"
 #include "storage/attributes.h"
-#include "storage/batches.h"
-#include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
@@ -231,10 +227,7 @@ dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple,
 											   letter.claim_count);
 	push_messages(&dead, &letter, 1);
 
-	batches_record_failed(table, tuple);
-	dedup_delete_message(queue, table, tuple);
-	finished_record(queue, table, tuple, FINISHED_DEAD, NULL, NULL);
-	counts_add(queue->id, JOB_ABANDONED, 1);
+	(void) message_end(queue, table, tuple, END_DEAD, NULL);
 	CommandCounterIncrement();
 	return true;
 }
@@ -333,11 +326,7 @@ send_letter_back(Redrive *redrive, ScanRow *row, TimestampTz now)
 	fill_moved_message(&message, desc, row->tuple);
 	message.ttl = options_default_ttl(&queue);
 	push_messages(&queue, &message, 1);
-	message_delete_locked(row->table, row->tuple);
-	finished_record(dead, row->table, row->tuple, FINISHED_DELETED, NULL,
-					NULL);
-	group_make_room(dead, row->table, row->tuple, true);
-	return true;
+	return message_end(dead, row->table, row->tuple, END_REDRIVEN, NULL);
 }
 
 /*

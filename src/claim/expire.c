@@ -22,11 +22,8 @@
 #include "catalog/tables.h"
 #include "claim/expire.h"
 #include "map/availability.h"
-#include "push/dedup.h"
-#include "queue/finished.h"
+#include "push/message_end.h"
 #include "shmem/database_state.h"
-#include "storage/batches.h"
-#include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
@@ -44,15 +41,8 @@
 void
 expire_remove(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {
-	bool		is_canceled = message_read(tuple).is_canceled;
-
-	batches_record_failed(table, tuple);
-	dedup_delete_message(queue, table, tuple);
-	if (!is_canceled)
-		counts_add(queue->id, JOB_EXPIRED, 1);
-	finished_record(queue, table, tuple,
-					is_canceled ? FINISHED_CANCELED : FINISHED_EXPIRED, NULL,
-					NULL);
+	(void) message_end(queue, table, tuple, message_read(tuple).is_canceled ?
+					   END_CANCELED : END_EXPIRED, NULL);
 }
 
 /*
@@ -85,7 +75,7 @@ expire_messages(const Queue *queue, int64 *marker, int64 last,
 		*marker = row.form.id;
 
 		if (!message_is_expired(&row.form, now))
-			*next = Min(*next, message_end(&row.form));
+			*next = Min(*next, message_expires_at(&row.form));
 
 		/* Lock it as the delete does, so that the delete does not wait. */
 		else if (message_lock_as_seen(row.table, row.slot,

@@ -38,7 +38,7 @@
 #include "map/availability.h"
 #include "push/dedup.h"
 #include "push/dedup_run.h"
-#include "queue/finished.h"
+#include "push/message_end.h"
 #include "queue/group.h"
 #include "queue/message_list.h"
 #include "queue/options.h"
@@ -227,7 +227,7 @@ move_message(MessageTable *table, HeapTuple tuple, RingKind ring,
 	moved = message_copy_to(table, &to, changed, due);
 
 	/* First, as it may be the same table, whose ids are unique. */
-	message_delete_moved(table, tuple);
+	message_delete_locked(table, tuple);
 	message_insert(&to, moved);
 	message_table_close(&to, true);
 	heap_freetuple(changed);
@@ -318,6 +318,8 @@ try_delete(const Queue *queue, int64 id, bool record, Jsonb *result,
 	HeapTuple	tuple;
 	MessageForm form;
 	TimestampTz now = GetCurrentTimestamp();
+	EndTerms	terms = {.result = result,.not_kept = !record};
+	bool		is_claimed;
 	bool		done = true;
 
 	*deleted = false;
@@ -326,20 +328,12 @@ try_delete(const Queue *queue, int64 id, bool record, Jsonb *result,
 		return true;
 	tuple = row_tuple(slot);
 	form = message_read(tuple);
+	is_claimed = message_is_claimed(&form, now);
 	if (!message_is_expired(&form, now) && !form.is_canceled)
-		*deleted = done = claim_delete_row(queue, &table, tuple);
-	if (*deleted)
-	{
-		if (record)
-			finished_record(queue, &table, tuple, FINISHED_COMPLETED, NULL,
-							result);
-		dedup_drop_message(&table, tuple);
-		if (message_is_claimed(&form, now))
-		{
-			*run = dedup_run_of(RelationGetDescr(table.heap), tuple);
-			counts_add(queue->id, JOB_COMPLETED, 1);
-		}
-	}
+		*deleted = done = message_end(queue, &table, tuple, is_claimed ?
+									  END_COMPLETED : END_UNCLAIMED, &terms);
+	if (*deleted && is_claimed)
+		*run = dedup_run_of(RelationGetDescr(table.heap), tuple);
 	ExecDropSingleTupleTableSlot(slot);
 	message_table_close(&table, true);
 	return done;

@@ -46,12 +46,11 @@
 #include "commands/batch_end.h"
 #include "commands/queue_cmds.h"
 #include "push/dedup.h"
+#include "push/message_end.h"
 #include "push/push_batch.h"
-#include "queue/finished.h"
 #include "queue/registry.h"
 #include "shmem/database_state.h"
 #include "storage/batches.h"
-#include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/row.h"
@@ -306,13 +305,8 @@ free_message(Freeing *freeing, MessageTable *table, TupleTableSlot *slot)
 								message_row_id(tuple), &taken))
 			return false;
 		if (!taken)
-		{
-			message_delete_locked(table, tuple);
-			finished_record(&freeing->queue, table, tuple,
-							FINISHED_DUPLICATE, NULL, NULL);
-			counts_add(freeing->queue.id, JOB_DUPLICATES, 1);
-			return true;
-		}
+			return message_end(&freeing->queue, table, tuple,
+							   END_LATE_DUPLICATE, NULL);
 	}
 	delay = DatumGetInt32(heap_getattr(tuple, Anum_message_after_delay, desc,
 									   &isnull));
@@ -329,7 +323,7 @@ free_message(Freeing *freeing, MessageTable *table, TupleTableSlot *slot)
 	message_insert(&freeing->active,
 				   message_copy_to(table, &freeing->active,
 								   form_freed(freeing, desc, tuple, due), 0));
-	message_delete_moved(table, tuple);
+	message_delete_locked(table, tuple);
 	return true;
 }
 

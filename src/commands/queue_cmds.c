@@ -41,6 +41,7 @@
 #include "claim/group_rate.h"
 #include "commands/dead_letter_queue.h"
 #include "commands/queue_cmds.h"
+#include "push/message_end.h"
 #include "queue/acl.h"
 #include "queue/missing_queue.h"
 #include "queue/options.h"
@@ -49,7 +50,6 @@
 #include "queue/role.h"
 #include "queue/topic.h"
 #include "shmem/database_state.h"
-#include "storage/batches.h"
 #include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_scan.h"
@@ -72,7 +72,7 @@ static void update_column(const char *name, int column, Datum value,
 						  bool isnull);
 static void *read_column(const char *name, int column);
 static void notice_other_metadata(const char *name, Jsonb *metadata);
-static int64 delete_messages(int32 queue_id, int64 *nexpired);
+static int64 delete_messages(const Queue *queue, int64 *nexpired);
 static void write_metadata(const Queue *queue, Jsonb *metadata,
 						   bool default_dead);
 static Jsonb *merge_metadata(Jsonb *metadata, Jsonb *patch);
@@ -183,7 +183,7 @@ queue_create(const char *name, Jsonb *metadata)
  * Returns the number of those that had not expired.
  */
 static int64
-delete_messages(int32 queue_id, int64 *nexpired)
+delete_messages(const Queue *queue, int64 *nexpired)
 {
 	int64		ndeleted = 0;
 	bool		complete;
@@ -197,17 +197,17 @@ delete_messages(int32 queue_id, int64 *nexpired)
 
 		complete = true;
 		segment_push_snapshot();
-		scan = message_scan_begin_list(queue_id, PG_INT64_MIN,
+		scan = message_scan_begin_list(queue->id, PG_INT64_MIN,
 									   RowExclusiveLock);
 		while (message_scan_next(scan, &row))
 		{
 			/* The worker has moved it; we find it in its new segment. */
-			if (message_delete(row.table, row.tuple) != TM_Ok)
+			if (!message_delete(row.table, row.tuple))
 			{
 				complete = false;
 				continue;
 			}
-			batches_record_failed(row.table, row.tuple);
+			(void) message_end(queue, row.table, row.tuple, END_PURGED, NULL);
 			if (message_is_expired(&row.form, now) && !row.form.is_canceled)
 				(*nexpired)++;
 			else
@@ -217,7 +217,7 @@ delete_messages(int32 queue_id, int64 *nexpired)
 		PopActiveSnapshot();
 		CommandCounterIncrement();
 	} while (!complete);
-	row_delete_of_queue(CATALOG_DEDUP_KEY, queue_id);
+	row_delete_of_queue(CATALOG_DEDUP_KEY, queue->id);
 	return ndeleted;
 }
 
@@ -237,7 +237,7 @@ queue_purge(const char *name)
 		queue_notice_missing(name);
 		return 0;
 	}
-	ndeleted = delete_messages(queue.id, &nexpired);
+	ndeleted = delete_messages(&queue, &nexpired);
 	counts_add(queue.id, JOB_EXPIRED, nexpired);
 	return ndeleted;
 }
@@ -256,7 +256,7 @@ queue_drop(const char *name)
 	if (!queue_open(name, QUEUE_DROP, &queue))
 		return false;
 	dead_letter_queue_check_drop(&queue);
-	(void) delete_messages(queue.id, &nexpired);
+	(void) delete_messages(&queue, &nexpired);
 	row_delete_of_queue(CATALOG_ROOT_JOB, queue.id);
 	row_delete_of_queue(CATALOG_GROUPED, queue.id);
 	group_rate_drop(queue.id);

@@ -117,7 +117,6 @@
 #include "push/dedup.h"
 #include "push/dedup_table.h"
 #include "push/root_job.h"
-#include "queue/group.h"
 #include "queue/options.h"
 #include "queue/registry.h"
 #include "storage/message.h"
@@ -542,33 +541,6 @@ dedup_drop_entry(const DedupEntry *entry)
 	PopActiveSnapshot();
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
-}
-
-/*
- * Take a message that was deleted out of the row of its key, if it has one.
- */
-void
-dedup_drop_message(MessageTable *table, HeapTuple tuple)
-{
-	DedupEntry *entry = dedup_entry_of(RelationGetDescr(table->heap), tuple);
-
-	if (entry == NULL)
-		return;
-	dedup_drop_entry(entry);
-	pfree(entry);
-}
-
-/*
- * Delete a message that this transaction has locked, leave room in its group,
- * and take it out of the row of its key.
- */
-void
-dedup_delete_message(const Queue *queue, MessageTable *table,
-					 HeapTuple tuple)
-{
-	message_delete_locked(table, tuple);
-	group_make_room(queue, table, tuple, true);
-	dedup_drop_message(table, tuple);
 }
 
 /* --- Claims --- */

@@ -55,9 +55,6 @@ extern bool dedup_try_take_key(const Queue *queue, const pg_uuid_t *digest,
 /* For deletes */
 extern DedupEntry *dedup_entry_of(TupleDesc desc, HeapTuple tuple);
 extern void dedup_drop_entry(const DedupEntry *entry);
-extern void dedup_drop_message(MessageTable *table, HeapTuple tuple);
-extern void dedup_delete_message(const Queue *queue, MessageTable *table,
-								 HeapTuple tuple);
 
 /* For claims */
 extern bool dedup_is_duplicate(const Queue *queue, MessageTable *table,

@@ -18,12 +18,10 @@
 
 #include "catalog/message_table.h"
 #include "catalog/tables.h"
-#include "push/dedup.h"
 #include "push/dedup_run.h"
 #include "push/dedup_table.h"
-#include "queue/finished.h"
+#include "push/message_end.h"
 #include "queue/registry.h"
-#include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/row.h"
@@ -179,11 +177,7 @@ cover_twin(const Queue *queue, MessageTable *table, HeapTuple tuple,
 														&isnull));
 	}
 	else
-	{
-		dedup_delete_message(queue, table, tuple);
-		finished_record(queue, table, tuple, FINISHED_DUPLICATE, NULL, NULL);
-		counts_add(queue->id, JOB_DUPLICATES, 1);
-	}
+		(void) message_end(queue, table, tuple, END_DUPLICATE, NULL);
 }
 
 /* Cover a message, if it exists, is not locked, and no push has joined it. */

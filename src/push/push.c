@@ -316,7 +316,7 @@ replace_message(Push *push, const NewMessage *message, int64 id)
 	else
 	{
 		message_insert(target, message_copy_to(&table, target, new, due));
-		message_delete_moved(&table, old);
+		message_delete_locked(&table, old);
 
 		/* Others of its group may be claimed before it now. */
 		if (!form.is_delayed)

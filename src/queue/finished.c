@@ -109,7 +109,11 @@ errors_kept(const Queue *queue)
 		FINISHED_ERRORS_KEPT;
 }
 
-/* Insert a row; see finished_record(). */
+/*
+ * Insert the row of a message that was removed, of which "tuple" was the last
+ * version, or of an attempt that has failed.  error: NULL for the last one
+ * that the message has, unless it was completed.  result: NULL for none.
+ */
 void
 finished_insert(const Queue *queue, MessageTable *table, HeapTuple tuple,
 				FinishedOutcome outcome, const char *error, Jsonb *result)

@@ -16,7 +16,6 @@
 
 #include "catalog/message_table.h"
 #include "catalog/tables.h"
-#include "queue/missing_queue.h"
 #include "queue/queue_table.h"
 
 /* A row of the history */
@@ -53,22 +52,5 @@ extern void finished_list(const Queue *queue, int64 marker, int limit,
 						  int outcome, FinishedCallback callback, void *arg);
 extern void finished_errors(const Queue *queue, TimestampTz before, int limit,
 							FinishedCallback callback, void *arg);
-
-/*
- * Record what became of a message, where its queue has a history, or that an
- * attempt has failed.  To be
- * called by the transaction that removes it, once that is done; "tuple" is the
- * version that was removed.  error: NULL for the last one that the message
- * has, unless it was completed.  result: NULL for none.
- */
-static inline void
-finished_record(const Queue *queue, MessageTable *table, HeapTuple tuple,
-				FinishedOutcome outcome, const char *error, Jsonb *result)
-{
-	if (queue->keep_finished >= 0 || outcome == FINISHED_FAILED)
-		finished_insert(queue, table, tuple, outcome, error, result);
-	else if (result != NULL)
-		queue_notice_result(queue->name);
-}
 
 #endif							/* QUEUE_FINISHED_H */

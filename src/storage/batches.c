@@ -21,10 +21,10 @@
  *	  waits for a batch is pushed with that lock, too.
  *
  *	  When a transaction has ended, it reports to the worker
- *	  (shmem/batch_state.c).  That is why each deletion of a member is
- *	  recorded here, by message.c.  When a transaction is prepared, its
- *	  reports come too early, and none comes at its end: the worker repeats
- *	  probes that meet such a transaction.
+ *	  (shmem/batch_state.c).  That is why each end of a member is recorded
+ *	  here.  When a transaction is prepared, its reports come too early, and
+ *	  none comes at its end: the worker repeats probes that meet such a
+ *	  transaction.
  *
  * src/storage/batches.c
  *
@@ -323,9 +323,9 @@ batch_of_message(MessageTable *table, HeapTuple tuple)
 									  &isnull));
 }
 
-/* A message is being deleted for good. */
+/* A message was deleted for good, and if it fails, its batch counts that. */
 void
-batches_record_finished(MessageTable *table, HeapTuple tuple)
+batches_record_end(MessageTable *table, HeapTuple tuple, bool fails)
 {
 	int64		id = batch_of_message(table, tuple);
 	int64		member;
@@ -337,16 +337,7 @@ batches_record_finished(MessageTable *table, HeapTuple tuple)
 	record = batch_record(id);
 	record->first = record->first == 0 ? member : Min(record->first, member);
 	record->last = Max(record->last, member);
-}
-
-/* A message fails, which the caller deletes. */
-void
-batches_record_failed(MessageTable *table, HeapTuple tuple)
-{
-	int64		id = batch_of_message(table, tuple);
-
-	if (id != NO_BATCH)
-		batch_record(id)->failed++;
+	record->failed += fails;
 }
 
 /* Callback before commit or prepare; also called before parts are read. */

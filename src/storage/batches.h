@@ -53,8 +53,8 @@ extern void batches_count(Batch *batch, int64 *unfinished, int64 *waiting);
 /* What this transaction does */
 extern void batches_record_changed(int64 id);
 extern void batches_record_added(int64 id, int64 n);
-extern void batches_record_finished(MessageTable *table, HeapTuple tuple);
-extern void batches_record_failed(MessageTable *table, HeapTuple tuple);
+extern void batches_record_end(MessageTable *table, HeapTuple tuple,
+							   bool fails);
 
 /* Index entries of a message */
 extern void batches_insert_entries(MessageTable *table, HeapTuple *tuples,

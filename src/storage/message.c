@@ -20,12 +20,12 @@
  *
  *	  4.  It counts the change, if there was one (counts.c).
  *
- *	  message_lock() and message_delete() return a TM_Result, since only the
- *	  caller knows what to do with a message that another transaction has
- *	  changed: a claim skips it, a delete reads it again.  Neither follows an
- *	  update.  So TM_Ok from message_lock() means that the row is as the
- *	  snapshot showed it, and what the caller decided on that version holds
- *	  until the transaction ends.
+ *	  message_lock() and message_delete() report a message that another
+ *	  transaction has changed, since only the caller knows what to do with it:
+ *	  a claim skips it, a delete reads it again.  Neither follows an update.
+ *	  So TM_Ok from message_lock() means that the row is as the snapshot
+ *	  showed it, and what the caller decided on that version holds until the
+ *	  transaction ends.
  *
  *	  message_update_as_seen() and message_delete_as_seen() are for a message
  *	  that was not locked, but chosen with message_record_change().  They
@@ -73,8 +73,7 @@ static void count_new_messages(MessageTable *table, HeapTuple *tuples,
 static QueueDepth depth_of_old_row(MessageTable *table, HeapTuple tuple);
 static void count_update(MessageTable *table, HeapTuple old, HeapTuple new);
 static void read_depth_of_row(HeapTuple tuple, void *arg);
-static TM_Result delete_version(MessageTable *table, HeapTuple tuple,
-								bool wait);
+static bool delete_version(MessageTable *table, HeapTuple tuple, bool wait);
 static bool find_in_segment(int32 queue_id, int64 low, int64 high,
 							LOCKMODE lockmode, MessageTable *table,
 							TupleTableSlot **slot, int segment);
@@ -388,48 +387,36 @@ message_update_as_seen(MessageTable *table, HeapTuple old, HeapTuple new)
 	return true;
 }
 
-/* Delete a message.  Waits for a transaction that has locked it. */
-TM_Result
+/*
+ * Delete a message.  Waits for a transaction that has locked it.  Returns
+ * false if another transaction has changed it.
+ */
+bool
 message_delete(MessageTable *table, HeapTuple tuple)
 {
 	message_record_change(table, tuple);
-	batches_record_finished(table, tuple);
 	return delete_version(table, tuple, true);
 }
 
 /*
- * Take steps 3 and 4 of deleting a message.  If "wait" is not set, returns
- * TM_BeingModified instead of waiting for a transaction that has locked it.
+ * Take steps 3 and 4 of deleting a message.  If "wait" is not set, does not
+ * wait for a transaction that has locked it.  Returns false if another
+ * transaction has locked or changed it.
  */
-static TM_Result
+static bool
 delete_version(MessageTable *table, HeapTuple tuple, bool wait)
 {
 	TM_FailureData failure;
-	TM_Result	result;
 
 	segment_record_delete(table->segment);
-	result = compat_table_tuple_delete(table->heap, &tuple->t_self,
-									   GetCurrentCommandId(true),
-									   GetActiveSnapshot(), wait, &failure);
-	if (result == TM_Ok)
-		counts_add_rows(message_row_queue(tuple), message_row_id(tuple),
-						message_row_id(tuple),
-						depth_of_old_row(table, tuple), -1);
-	return result;
-}
-
-/*
- * Delete a message without waiting, which was chosen with
- * message_record_change().  Returns false if another transaction has locked
- * or changed it.
- */
-bool
-message_delete_as_seen(MessageTable *table, HeapTuple tuple)
-{
-	batches_record_finished(table, tuple);
-	switch (delete_version(table, tuple, false))
+	switch (compat_table_tuple_delete(table->heap, &tuple->t_self,
+									  GetCurrentCommandId(true),
+									  GetActiveSnapshot(), wait, &failure))
 	{
 		case TM_Ok:
+			counts_add_rows(message_row_queue(tuple), message_row_id(tuple),
+							message_row_id(tuple),
+							depth_of_old_row(table, tuple), -1);
 			return true;
 		case TM_BeingModified:
 		case TM_Updated:
@@ -444,26 +431,22 @@ message_delete_as_seen(MessageTable *table, HeapTuple tuple)
 }
 
 /*
- * Delete a message that this transaction has locked, and of which it has
- * inserted a copy into another table.
+ * Delete a message without waiting, which was chosen with
+ * message_record_change().  Returns false if another transaction has locked
+ * or changed it.
  */
-void
-message_delete_moved(MessageTable *table, HeapTuple tuple)
+bool
+message_delete_as_seen(MessageTable *table, HeapTuple tuple)
 {
-	TM_Result	result;
-
-	message_record_change(table, tuple);
-	result = delete_version(table, tuple, true);
-	if (result != TM_Ok)
-		elog(ERROR, "could not delete a locked message: %d", (int) result);
+	return delete_version(table, tuple, false);
 }
 
 /* Delete a message that this transaction has locked. */
 void
 message_delete_locked(MessageTable *table, HeapTuple tuple)
 {
-	batches_record_finished(table, tuple);
-	message_delete_moved(table, tuple);
+	if (!message_delete(table, tuple))
+		elog(ERROR, "could not delete a locked message");
 }
 
 /* --- Moving to another table --- */
@@ -522,7 +505,7 @@ message_move(MessageTable *from, TupleTableSlot *slot, MessageTable *to,
 						  message_due_at(from, old) : 0);
 	*bytes += new->t_len;
 	message_insert(to, new);
-	message_delete_moved(from, old);
+	message_delete_locked(from, old);
 	return true;
 }
 

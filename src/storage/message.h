@@ -47,7 +47,7 @@ message_is_claimed(const MessageForm *form, TimestampTz now)
  * (message_copy_to).
  */
 static inline TimestampTz
-message_end(const MessageForm *form)
+message_expires_at(const MessageForm *form)
 {
 	return form->is_delayed ? DT_NOEND :
 		Max(form->expires_at, form->claimed_until);
@@ -57,7 +57,7 @@ message_end(const MessageForm *form)
 static inline bool
 message_is_expired(const MessageForm *form, TimestampTz now)
 {
-	return message_end(form) <= now;
+	return message_expires_at(form) <= now;
 }
 
 /* Reading */
@@ -86,14 +86,13 @@ extern void message_return_at_commit(MessageTable *table, HeapTuple tuple);
 extern void message_insert(MessageTable *table, HeapTuple tuple);
 extern void message_multi_insert(MessageTable *table, HeapTuple *tuples,
 								 int n);
-extern TM_Result message_delete(MessageTable *table, HeapTuple tuple);
+extern bool message_delete(MessageTable *table, HeapTuple tuple);
 extern bool message_update_as_seen(MessageTable *table, HeapTuple old,
 								   HeapTuple new);
 extern bool message_delete_as_seen(MessageTable *table, HeapTuple tuple);
 extern void message_update_locked(MessageTable *table, HeapTuple old,
 								  HeapTuple new);
 extern void message_delete_locked(MessageTable *table, HeapTuple tuple);
-extern void message_delete_moved(MessageTable *table, HeapTuple tuple);
 extern void message_count(MessageTable *table, HeapTuple tuple);
 
 /* Moving to another table */

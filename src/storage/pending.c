@@ -129,7 +129,7 @@ record_change(const MessageForm *form, PendingTarget target, uint64 lane,
 	new.target = target;
 	new.kind = kind;
 	new.scanned_to = PG_INT64_MIN;
-	new.expires_at = message_end(form);
+	new.expires_at = message_expires_at(form);
 	new.delayed_from = delayed_from;
 	new.range.priority = form->priority;
 	new.range.first = new.range.last = message_id_number(form->id);

@@ -54,8 +54,8 @@ sub read_list
 	return @mutants;
 }
 
-# A function begins with its name at the start of a line, and ends with the next closing
-# brace there.
+# A function begins with its name at the start of a line, a table with its type, and both
+# end with the next closing brace there.
 sub function_lines
 {
 	my ($function, @lines) = @_;
@@ -64,7 +64,7 @@ sub function_lines
 	{
 		my $end = $i;
 
-		next if $lines[$i] !~ /^\Q$function\E\(/;
+		next if $lines[$i] !~ /^(?:static const \w+ )?\Q$function\E[(\[]/;
 		$end++ while $end < $#lines && $lines[$end] !~ /^\}/;
 		return ($i, $end);
 	}
