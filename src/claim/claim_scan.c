@@ -222,7 +222,7 @@ void
 claim_scan_lost(ClaimScan *scan, const ChosenMessage *message)
 {
 	MessageRange range = {0};
-	uint64		lane = LANE_WITHOUT_KEY;
+	LaneId		lane = LANE_WITHOUT_KEY;
 
 	range.first = range.last = message_id_number(message->form.id);
 	range.priority = message->form.priority;

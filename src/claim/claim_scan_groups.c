@@ -161,8 +161,8 @@ read_whole_queue(ClaimScan *scan)
 static int
 compare_lanes(const void *a, const void *b)
 {
-	uint64		x = (*(ClaimGroup *const *) a)->turn.lane;
-	uint64		y = (*(ClaimGroup *const *) b)->turn.lane;
+	uint64		x = (*(ClaimGroup *const *) a)->turn.lane.hash;
+	uint64		y = (*(ClaimGroup *const *) b)->turn.lane.hash;
 
 	return x < y ? -1 : (x > y);
 }
@@ -175,7 +175,7 @@ static void
 sort_groups(ClaimScan *scan)
 {
 	ClaimGroups *groups = scan->pass.groups;
-	uint64		last = availability_last_turn(scan->request.queue->id);
+	LaneId		last = availability_last_turn(scan->request.queue->id);
 	int			max = (int) hash_get_num_entries(groups->table);
 	ClaimGroup **sorted = MemoryContextAlloc(groups->context, (max + 1) *
 											 sizeof(ClaimGroup *));
@@ -189,7 +189,7 @@ sort_groups(ClaimScan *scan)
 		if (group_candidates_has_turn(scan, group))
 			sorted[n++] = group;
 	qsort(sorted, n, sizeof(ClaimGroup *), compare_lanes);
-	while (first < n && sorted[first]->turn.lane <= last)
+	while (first < n && sorted[first]->turn.lane.hash <= last.hash)
 		first++;
 	groups->n = n;
 	groups->order = MemoryContextAlloc(groups->context, (n + 1) *

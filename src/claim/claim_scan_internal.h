@@ -134,7 +134,7 @@ typedef struct ScanPass
 	LaneStep	lane_step;
 	int			space;			/* GIVE: messages that are scanned, at most; 0
 								 * if no limit */
-	uint64		lane;			/* TAKE: rows of other lanes are passed over */
+	LaneId		lane;			/* TAKE: rows of other lanes are passed over */
 	int			lane_goal;		/* TAKE: until so many messages are chosen */
 	bool		is_first_out;	/* TAKE: the bound is 1, so nothing is chosen
 								 * beyond a locked message */

@@ -28,7 +28,7 @@
 #define FIRST_SIZE		4		/* room for candidates at first */
 
 static ClaimGroup *find_group(ClaimScan *scan, const ScanRow *row);
-static int	popped_of_group(const ClaimScan *scan, uint64 lane);
+static int	popped_of_group(const ClaimScan *scan, LaneId lane);
 static bool comes_before(const Candidate *a, const Candidate *b);
 static void add_candidate(ClaimScan *scan, ClaimGroup *group,
 						  const Candidate *new);
@@ -48,7 +48,7 @@ group_candidates_begin(ClaimScan *scan)
 	groups->candidates = AllocSetContextCreate(context,
 											   "candidates of a claim",
 											   ALLOCSET_DEFAULT_SIZES);
-	groups->table = hash_create_blobs("groups of a claim", sizeof(uint64),
+	groups->table = hash_create_blobs("groups of a claim", sizeof(LaneId),
 									  sizeof(ClaimGroup), context);
 	groups->changes = availability_begin_groups(queue->id,
 												queue->group_concurrency);
@@ -78,7 +78,7 @@ group_candidates_forget(ClaimScan *scan)
  * live claim, until the transaction ends.
  */
 static int
-popped_of_group(const ClaimScan *scan, uint64 lane)
+popped_of_group(const ClaimScan *scan, LaneId lane)
 {
 	return group_turn_is_bounded(scan, lane) ?
 		group_popped(scan->request.queue->id, lane) : 0;
@@ -92,7 +92,7 @@ static ClaimGroup *
 find_group(ClaimScan *scan, const ScanRow *row)
 {
 	ClaimGroups *groups = scan->pass.groups;
-	uint64		lane = message_lane(RelationGetDescr(row->table->heap),
+	LaneId		lane = message_lane(RelationGetDescr(row->table->heap),
 									row->tuple);
 	ClaimGroup *group;
 	bool		found;

@@ -80,7 +80,7 @@ static uint32
 hash_group_key(int32 queue_id, const text *key)
 {
 	return (uint32) lane_of_key(queue_id, VARDATA_ANY(key),
-								(int) VARSIZE_ANY_EXHDR(key));
+								(int) VARSIZE_ANY_EXHDR(key)).hash;
 }
 
 /* Count a message in its group, unless the marker excludes the group. */

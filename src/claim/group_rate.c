@@ -83,7 +83,7 @@ typedef struct Delivery
 {
 	XactRecord	xact;
 	int32		queue_id;
-	uint64		lane;
+	LaneId		lane;
 	double		interval;		/* microseconds between two messages */
 	int			n;				/* messages */
 } Delivery;
@@ -100,8 +100,8 @@ static TimestampTz add_intervals(TimestampTz at, double interval, int n);
 static TimestampTz next_delivery(HeapTuple tuple, TimestampTz now,
 								 double interval);
 static HeapTuple fetch_rate(Relation rel, Oid index, int32 queue_id,
-							uint64 lane);
-static int	count_deliveries(int32 queue_id, uint64 lane, bool clear);
+							LaneId lane);
+static int	count_deliveries(int32 queue_id, LaneId lane, bool clear);
 static void set_rate_times(HeapTuple tuple, void *arg);
 static bool write_delivery(Relation rel, Oid index, const Delivery *delivery,
 						   TimestampTz now);
@@ -151,14 +151,14 @@ next_delivery(HeapTuple tuple, TimestampTz now, double interval)
 
 /* Returns the row of a group, or NULL if it has none. */
 static HeapTuple
-fetch_rate(Relation rel, Oid index, int32 queue_id, uint64 lane)
+fetch_rate(Relation rel, Oid index, int32 queue_id, LaneId lane)
 {
 	ScanKeyData keys[2];
 
 	ScanKeyInit(&keys[0], Anum_group_rate_queue_id, BTEqualStrategyNumber,
 				F_INT4EQ, Int32GetDatum(queue_id));
 	ScanKeyInit(&keys[1], Anum_group_rate_lane, BTEqualStrategyNumber,
-				F_INT8EQ, Int64GetDatum((int64) lane));
+				F_INT8EQ, Int64GetDatum((int64) lane.hash));
 	return row_fetch(rel, index, keys, 2);
 }
 
@@ -167,7 +167,7 @@ fetch_rate(Relation rel, Oid index, int32 queue_id, uint64 lane)
  * "clear" is set, they are not counted again.
  */
 static int
-count_deliveries(int32 queue_id, uint64 lane, bool clear)
+count_deliveries(int32 queue_id, LaneId lane, bool clear)
 {
 	int			n = 0;
 
@@ -175,7 +175,7 @@ count_deliveries(int32 queue_id, uint64 lane, bool clear)
 	{
 		Delivery   *delivery = xact_record(&deliveries, i);
 
-		if (delivery->queue_id != queue_id || delivery->lane != lane)
+		if (delivery->queue_id != queue_id || !lane_equals(delivery->lane, lane))
 			continue;
 		n += delivery->n;
 		if (clear)
@@ -199,7 +199,7 @@ group_rate_prepare(void)
  * now.  If none may, sets *next_at to when the next one may.
  */
 int
-group_rate_allowance(const Queue *queue, uint64 lane, TimestampTz *next_at)
+group_rate_allowance(const Queue *queue, LaneId lane, TimestampTz *next_at)
 {
 	Oid			index;
 	Relation	rel = catalog_open(CATALOG_GROUP_RATE, AccessShareLock,
@@ -229,7 +229,7 @@ void
 group_rate_record(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {
 	Delivery   *delivery;
-	uint64		lane;
+	LaneId		lane;
 
 	if (queue->group_rate <= 0 ||
 		heap_attisnull(tuple, Anum_message_group_key, NULL))
@@ -242,7 +242,7 @@ group_rate_record(const Queue *queue, MessageTable *table, HeapTuple tuple)
 		/* A rollback of this subtransaction removes no earlier records. */
 		if (delivery->xact.nest_level < GetCurrentTransactionNestLevel())
 			break;
-		if (delivery->queue_id == queue->id && delivery->lane == lane)
+		if (delivery->queue_id == queue->id && lane_equals(delivery->lane, lane))
 		{
 			delivery->n++;
 			return;
@@ -298,7 +298,7 @@ write_delivery(Relation rel, Oid index, const Delivery *delivery,
 		if (row_update(rel, &tuple->t_self, tuple))
 			return false;
 	}
-	values[Anum_group_rate_lane - 1] = Int64GetDatum(delivery->lane);
+	values[Anum_group_rate_lane - 1] = Int64GetDatum(delivery->lane.hash);
 	values[Anum_group_rate_delivered_at - 1] = TimestampTzGetDatum(now);
 	values[Anum_group_rate_next_at - 1] = TimestampTzGetDatum(new.next_at);
 	values[Anum_group_rate_queue_id - 1] = Int32GetDatum(delivery->queue_id);

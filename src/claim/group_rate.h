@@ -15,6 +15,7 @@
 #include "storage/block.h"
 
 #include "catalog/message_table.h"
+#include "map/lane_id.h"
 #include "queue/queue_table.h"
 
 /* How often rows that are not needed any more are removed */
@@ -24,7 +25,7 @@ extern void group_rate_init(void);
 
 /* For claims and pops of queues with a rate */
 extern void group_rate_prepare(void);
-extern int	group_rate_allowance(const Queue *queue, uint64 lane,
+extern int	group_rate_allowance(const Queue *queue, LaneId lane,
 								 TimestampTz *next_at);
 extern void group_rate_record(const Queue *queue, MessageTable *table,
 							  HeapTuple tuple);

@@ -35,10 +35,10 @@
 
 /* Messages without a key have no bound. */
 bool
-group_turn_is_bounded(const ClaimScan *scan, uint64 lane)
+group_turn_is_bounded(const ClaimScan *scan, LaneId lane)
 {
 	return scan->request.queue->group_concurrency > 0 &&
-		lane != LANE_WITHOUT_KEY;
+		!lane_equals(lane, LANE_WITHOUT_KEY);
 }
 
 /*

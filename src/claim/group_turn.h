@@ -18,7 +18,7 @@
 /* What one pass of a claim has done with a group */
 typedef struct GroupTurn
 {
-	uint64		lane;			/* the group; a key of hash tables */
+	LaneId		lane;			/* the group; a key of hash tables */
 	int			taken;			/* messages that were chosen */
 
 	/* If the group has a bound */
@@ -28,7 +28,7 @@ typedef struct GroupTurn
 	TimestampTz not_before;		/* its rate allows none before; or 0 */
 } GroupTurn;
 
-extern bool group_turn_is_bounded(const ClaimScan *scan, uint64 lane);
+extern bool group_turn_is_bounded(const ClaimScan *scan, LaneId lane);
 extern bool group_turn_lock(ClaimScan *scan, GroupTurn *turn);
 extern void group_turn_unlock(ClaimScan *scan, GroupTurn *turn);
 extern bool group_turn_was_delivered(const ScanRow *row);

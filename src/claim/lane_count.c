@@ -60,7 +60,7 @@ typedef struct LaneCount
 
 static int	count_room(ClaimScan *scan, const LaneTurn *turn, LaneCount *count,
 					   int wanted);
-static MessageRange *list_delivered(const ClaimScan *scan, uint64 lane,
+static MessageRange *list_delivered(const ClaimScan *scan, LaneId lane,
 									int *n);
 static void read_delivered(ClaimScan *scan, const LaneTurn *turn,
 						   LaneCount *count, const MessageRange *ranges,
@@ -199,7 +199,7 @@ count_room(ClaimScan *scan, const LaneTurn *turn, LaneCount *count,
  * unfinished.  Sets *n to -1 if the lanes do not know that any more.
  */
 static MessageRange *
-list_delivered(const ClaimScan *scan, uint64 lane, int *n)
+list_delivered(const ClaimScan *scan, LaneId lane, int *n)
 {
 	int			size = 16;
 	MessageRange *ranges = palloc(size * sizeof(MessageRange));

@@ -105,7 +105,7 @@ typedef struct Round
 {
 	int			lanes_left;
 	int			of_each;		/* messages */
-	uint64		lane;			/* that has its turn */
+	LaneId		lane;			/* that has its turn */
 	int			wanted;			/* messages of it */
 	int			in_vain;		/* lanes since something was taken last */
 	int			nlanes;			/* that had a turn then */
@@ -114,7 +114,7 @@ typedef struct Round
 /* By its lane, a LaneTurn of the pass */
 typedef struct TurnEntry
 {
-	uint64		lane;			/* the hash key */
+	LaneId		lane;			/* the hash key */
 	int			turn;
 } TurnEntry;
 
@@ -139,7 +139,7 @@ static void probe_lane(ClaimScan *scan, LaneTurn *turn,
 					   const MessageRange *range);
 static void take_head(ClaimScan *scan, LaneTurn *turn,
 					  const MessageRange *range);
-static LaneTurn *find_turn(ScanPass *pass, uint64 lane);
+static LaneTurn *find_turn(ScanPass *pass, LaneId lane);
 
 /*
  * Returns whether a pass can take the lanes of the queue in turn.  If not, it
@@ -422,7 +422,7 @@ take_of_lane(ClaimScan *scan, ReserveRequest *request,
 	 * We did not want more of the last lane, or it has no more.  At first
 	 * that is the lane without a key, of which nothing was locked.
 	 */
-	if (!request->same_lane || request->lane != round->lane)
+	if (!request->same_lane || !lane_equals(request->lane, round->lane))
 	{
 		/*
 		 * If nothing was chosen of the last lane, its group is unlocked at
@@ -547,7 +547,7 @@ take_of_lanes(ClaimScan *scan, ReserveRequest *request, Round *round)
 	int			wanted = scan->request.limit - scan->result.chosen.n;
 	const LaneRange *reserved = availability_lanes();
 	LaneTake	takes[LANES_AT_ONCE];
-	uint64		lanes[LANES_AT_ONCE];
+	LaneId		lanes[LANES_AT_ONCE];
 	bool		keeps[LANES_AT_ONCE];
 
 	divide_wanted(round, request, wanted);
@@ -669,7 +669,7 @@ take_head(ClaimScan *scan, LaneTurn *turn, const MessageRange *range)
 
 /* Returns what the pass has done with a lane, or a new entry for it. */
 static LaneTurn *
-find_turn(ScanPass *pass, uint64 lane)
+find_turn(ScanPass *pass, LaneId lane)
 {
 	LaneTurns  *turns = &pass->turns;
 	LaneTurn   *turn;
@@ -677,7 +677,7 @@ find_turn(ScanPass *pass, uint64 lane)
 	bool		found;
 
 	if (turns->by_lane == NULL)
-		turns->by_lane = hash_create_blobs("turns of lanes", sizeof(uint64),
+		turns->by_lane = hash_create_blobs("turns of lanes", sizeof(LaneId),
 										   sizeof(TurnEntry),
 										   CurrentMemoryContext);
 	entry = hash_search(turns->by_lane, &lane, HASH_ENTER, &found);

@@ -49,7 +49,7 @@ typedef struct Takes
 
 static void begin_takes(Takes *all, LaneTake *takes, int n);
 static int	compare_ranges(const void *a, const void *b);
-static LaneTake *find_take(const Takes *all, uint64 lane);
+static LaneTake *find_take(const Takes *all, LaneId lane);
 static bool next_range(Takes *all, MessageRange *range);
 static bool was_read(const Takes *all, const MessageRange *range);
 static bool take_row(ClaimScan *scan, const Takes *all, ScanRow *row);
@@ -65,7 +65,7 @@ begin_takes(Takes *all, LaneTake *takes, int n)
 	all->priority = QUEUE_PRIORITIES;
 	for (int i = 0; i < n; i++)
 	{
-		int			slot = takes[i].lane % HASH_SIZE;
+		int			slot = takes[i].lane.hash % HASH_SIZE;
 
 		while (all->by_hash[slot] != NULL)
 			slot = (slot + 1) % HASH_SIZE;
@@ -89,11 +89,12 @@ compare_ranges(const void *a, const void *b)
 }
 
 static LaneTake *
-find_take(const Takes *all, uint64 lane)
+find_take(const Takes *all, LaneId lane)
 {
-	int			slot = lane % HASH_SIZE;
+	int			slot = lane.hash % HASH_SIZE;
 
-	while (all->by_hash[slot] != NULL && all->by_hash[slot]->lane != lane)
+	while (all->by_hash[slot] != NULL &&
+		   !lane_equals(all->by_hash[slot]->lane, lane))
 		slot = (slot + 1) % HASH_SIZE;
 	return all->by_hash[slot];
 }
@@ -257,7 +258,7 @@ lane_takes_scan(ClaimScan *scan, LaneTake *takes, int n)
 int
 lane_takes_continue(ClaimScan *scan, LaneTake *takes, int n, int64 width)
 {
-	uint64		lanes[LANES_AT_ONCE];
+	LaneId		lanes[LANES_AT_ONCE];
 	int			nlanes = 0;
 	int			kept = 0;
 
@@ -270,7 +271,7 @@ lane_takes_continue(ClaimScan *scan, LaneTake *takes, int n, int64 width)
 		return 0;
 	nlanes = availability_more_of_lanes(lanes, nlanes, width);
 	for (int i = 0; i < n && kept < nlanes; i++)
-		if (takes[i].lane == availability_lanes()[kept].lane)
+		if (lane_equals(takes[i].lane, availability_lanes()[kept].lane))
 			takes[kept++] = takes[i];
 	return kept;
 }

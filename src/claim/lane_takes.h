@@ -15,7 +15,7 @@
 /* What a claim takes of one of several lanes */
 typedef struct LaneTake
 {
-	uint64		lane;
+	LaneId		lane;
 	int			wanted;			/* messages that are missing */
 	int			turn;			/* its index in ScanPass.turns */
 

@@ -179,9 +179,9 @@ scan_row_may_be_claimed(const ScanRow *row)
  * claimed as one lane.
  */
 bool
-scan_row_is_of_lane(const ScanRow *row, uint64 lane)
+scan_row_is_of_lane(const ScanRow *row, LaneId lane)
 {
-	return lane == LANE_OF_OVERFLOW ||
-		message_lane(RelationGetDescr(row->table->heap),
-					 row->tuple) == lane;
+	return lane_equals(lane, LANE_OF_OVERFLOW) ||
+		lane_equals(message_lane(RelationGetDescr(row->table->heap),
+								 row->tuple), lane);
 }

@@ -31,6 +31,6 @@ extern bool scan_row_counts_as_claimed(const ScanRow *row,
 extern bool scan_row_is_locked(const ScanRow *row);
 extern bool scan_row_is_changing(const ScanRow *row);
 extern bool scan_row_may_be_claimed(const ScanRow *row);
-extern bool scan_row_is_of_lane(const ScanRow *row, uint64 lane);
+extern bool scan_row_is_of_lane(const ScanRow *row, LaneId lane);
 
 #endif							/* QUEUE_SCAN_ROW_H */

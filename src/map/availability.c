@@ -140,7 +140,7 @@ static void lower_first_due(AvailabilityMap *map, TimestampTz due);
 static void lower_expiry(AvailabilityMap *map, TimestampTz expires_at);
 static void raise_end(AvailabilityMap *map, int priority, int64 end);
 static void know_numbers(AvailabilityMap *map, int64 block);
-static void add_delivered(AvailabilityMap *map, uint64 lane,
+static void add_delivered(AvailabilityMap *map, LaneId lane,
 						  const MessageRange *range);
 static bool is_behind_overflow(const AvailabilityMap *map,
 							   const MessageRange *range);
@@ -519,7 +519,7 @@ lower_expiry(AvailabilityMap *map, TimestampTz expires_at)
  * due.  No message in the range expires before expires_at.
  */
 void
-availability_return(Oid extension, int32 queue_id, uint64 lane,
+availability_return(Oid extension, int32 queue_id, LaneId lane,
 					const MessageRange *range, TimestampTz expires_at,
 					TimestampTz now)
 {
@@ -599,7 +599,7 @@ availability_recheck_at(TimestampTz now)
 
 /* Add a range of a lane to a map, which is locked. */
 void
-availability_add_range(AvailabilityMap *map, uint64 lane,
+availability_add_range(AvailabilityMap *map, LaneId lane,
 					   const MessageRange *range, TimestampTz now)
 {
 	if (!map->has_lanes)
@@ -611,7 +611,7 @@ availability_add_range(AvailabilityMap *map, uint64 lane,
 		 * behind the overflow, it enters only between what the lane has, or
 		 * it would overtake messages of its group.
 		 */
-		if (lane == LANE_OF_OVERFLOW ||
+		if (lane_equals(lane, LANE_OF_OVERFLOW) ||
 			!lanes_add(map, lane, range, is_behind_overflow(map, range)))
 			availability_add_overflow(map, range, now);
 	}
@@ -629,10 +629,10 @@ availability_add_range(AvailabilityMap *map, uint64 lane,
 
 /* Something in the range may be under a claim.  The map is locked. */
 static void
-add_delivered(AvailabilityMap *map, uint64 lane, const MessageRange *range)
+add_delivered(AvailabilityMap *map, LaneId lane, const MessageRange *range)
 {
-	if (map->bound > 0 && lane != LANE_WITHOUT_KEY &&
-		lane != LANE_OF_OVERFLOW && !lanes_add_delivered(map, lane, range))
+	if (map->bound > 0 && lane_is_group(lane) &&
+		!lanes_add_delivered(map, lane, range))
 		availability_lose_delivered(map);
 }
 
@@ -642,7 +642,7 @@ add_delivered(AvailabilityMap *map, uint64 lane, const MessageRange *range)
  * returns them.
  */
 void
-availability_prepare(Oid extension, int32 queue_id, uint64 lane,
+availability_prepare(Oid extension, int32 queue_id, LaneId lane,
 					 const MessageRange *range)
 {
 	AvailabilityMap *map = shmem_find_map(extension, queue_id);

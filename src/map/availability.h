@@ -136,7 +136,7 @@ typedef struct AvailabilityMap
 								 * 0 */
 	int			nlanes;			/* in the ring of turns */
 	uint32		lane_changes;	/* counts changes of lanes */
-	uint64		last_turn;		/* the lane that had the last turn in a claim
+	LaneId		last_turn;		/* the lane that had the last turn in a claim
 								 * that has read all of the queue, or 0 */
 } AvailabilityMap;
 
@@ -204,13 +204,13 @@ extern int64 availability_take_numbers(int32 queue_id, int priorities,
 									   int wanted, int *n);
 
 /* Returning what a transaction has changed, after its end */
-extern void availability_return(Oid extension, int32 queue_id, uint64 lane,
+extern void availability_return(Oid extension, int32 queue_id, LaneId lane,
 								const MessageRange *range,
 								TimestampTz expires_at, TimestampTz now);
 extern void availability_return_delayed(Oid extension, int32 queue_id,
 										TimestampTz from, TimestampTz due,
 										TimestampTz expires_at);
-extern void availability_prepare(Oid extension, int32 queue_id, uint64 lane,
+extern void availability_prepare(Oid extension, int32 queue_id, LaneId lane,
 								 const MessageRange *range);
 extern TimestampTz availability_recheck_at(TimestampTz now);
 extern void availability_tell_due(int32 queue_id, TimestampTz due);
@@ -223,7 +223,7 @@ extern bool availability_full_scan_is_due(int32 queue_id, TimestampTz now);
 extern void availability_full_scan_done(int32 queue_id, TimestampTz began);
 
 /* Inside src/map, with the map locked */
-extern void availability_add_range(AvailabilityMap *map, uint64 lane,
+extern void availability_add_range(AvailabilityMap *map, LaneId lane,
 								   const MessageRange *range,
 								   TimestampTz now);
 extern void availability_add_overflow(AvailabilityMap *map,

@@ -106,15 +106,18 @@ availability_begin_groups(int32 queue_id, int bound)
  * Returns the lane that had the last turn in a claim that has read all of the
  * queue.
  */
-uint64
+LaneId
 availability_last_turn(int32 queue_id)
 {
 	AvailabilityMap *map = find_own_map(queue_id);
-	uint64		lane;
+	LaneId		lane;
 
 	/* Nobody knows.  Any lane, or some groups would never have a turn. */
 	if (map == NULL)
-		return pg_prng_uint64(&pg_global_prng_state);
+	{
+		lane.hash = pg_prng_uint64(&pg_global_prng_state);
+		return lane;
+	}
 	lane = map->last_turn;
 	LWLockRelease(&map->lock);
 	return lane;
@@ -122,7 +125,7 @@ availability_last_turn(int32 queue_id)
 
 /* A claim has read all of the queue, and this lane had the last turn. */
 void
-availability_set_last_turn(int32 queue_id, uint64 lane)
+availability_set_last_turn(int32 queue_id, LaneId lane)
 {
 	AvailabilityMap *map = find_own_map(queue_id);
 
@@ -157,7 +160,7 @@ availability_found_nothing(int32 queue_id, uint32 changes)
  * it has unlocked the group.
  */
 void
-availability_make_room(Oid extension, int32 queue_id, uint64 lane,
+availability_make_room(Oid extension, int32 queue_id, LaneId lane,
 					   const MessageRange *range, bool is_finished)
 {
 	AvailabilityMap *map = shmem_find_map(extension, queue_id);
@@ -202,7 +205,7 @@ availability_clear_lanes(Oid extension, int32 queue_id)
  * lane a turn, even if others have found the group full.
  */
 void
-availability_give_turn(int32 queue_id, uint64 lane)
+availability_give_turn(int32 queue_id, LaneId lane)
 {
 	AvailabilityMap *map = find_own_map(queue_id);
 
@@ -217,7 +220,7 @@ availability_give_turn(int32 queue_id, uint64 lane)
  * taken, that comes before the range.
  */
 bool
-availability_is_first(int32 queue_id, uint64 lane, const MessageRange *range)
+availability_is_first(int32 queue_id, LaneId lane, const MessageRange *range)
 {
 	AvailabilityMap *map = find_own_map(queue_id);
 	bool		result;
@@ -350,7 +353,7 @@ availability_learn_delivered(int32 queue_id, const LaneRange *ranges, int n)
  * know that.
  */
 int
-availability_list_delivered(int32 queue_id, uint64 lane, MessageRange *ranges,
+availability_list_delivered(int32 queue_id, LaneId lane, MessageRange *ranges,
 							int max)
 {
 	AvailabilityMap *map = find_own_map(queue_id);
@@ -369,7 +372,7 @@ availability_list_delivered(int32 queue_id, uint64 lane, MessageRange *ranges,
  * and has found these to be unfinished.
  */
 void
-availability_set_delivered(int32 queue_id, uint64 lane,
+availability_set_delivered(int32 queue_id, LaneId lane,
 						   const MessageRange *old, int nold,
 						   const MessageRange *found, int nfound)
 {
@@ -388,7 +391,7 @@ availability_set_delivered(int32 queue_id, uint64 lane,
 
 /* A claim or a probe is done with a lane; see lanes_end(). */
 void
-availability_end_lane(int32 queue_id, uint64 lane, uint32 changes,
+availability_end_lane(int32 queue_id, LaneId lane, uint32 changes,
 					  bool is_full, bool is_left, TimestampTz not_before)
 {
 	AvailabilityMap *map = find_own_map(queue_id);

@@ -16,29 +16,29 @@
 #include "map/message_ranges.h"
 
 extern uint32 availability_begin_groups(int32 queue_id, int bound);
-extern uint64 availability_last_turn(int32 queue_id);
-extern void availability_set_last_turn(int32 queue_id, uint64 lane);
+extern LaneId availability_last_turn(int32 queue_id);
+extern void availability_set_last_turn(int32 queue_id, LaneId lane);
 extern void availability_found_nothing(int32 queue_id, uint32 changes);
 
 /* Groups with a bound */
-extern void availability_make_room(Oid extension, int32 queue_id, uint64 lane,
+extern void availability_make_room(Oid extension, int32 queue_id, LaneId lane,
 								   const MessageRange *range,
 								   bool is_finished);
 extern void availability_clear_lanes(Oid extension, int32 queue_id);
-extern void availability_give_turn(int32 queue_id, uint64 lane);
-extern bool availability_is_first(int32 queue_id, uint64 lane,
+extern void availability_give_turn(int32 queue_id, LaneId lane);
+extern bool availability_is_first(int32 queue_id, LaneId lane,
 								  const MessageRange *range);
 extern bool availability_knows_delivered(int32 queue_id, int bound);
 extern uint64 availability_begin_delivered(int32 queue_id, int bound);
 extern void availability_end_delivered(int32 queue_id, uint64 incarnation);
 extern void availability_learn_delivered(int32 queue_id,
 										 const LaneRange *ranges, int n);
-extern int	availability_list_delivered(int32 queue_id, uint64 lane,
+extern int	availability_list_delivered(int32 queue_id, LaneId lane,
 										MessageRange *ranges, int max);
-extern void availability_set_delivered(int32 queue_id, uint64 lane,
+extern void availability_set_delivered(int32 queue_id, LaneId lane,
 									   const MessageRange *old, int nold,
 									   const MessageRange *found, int nfound);
-extern void availability_end_lane(int32 queue_id, uint64 lane,
+extern void availability_end_lane(int32 queue_id, LaneId lane,
 								  uint32 changes, bool is_full, bool is_left,
 								  TimestampTz not_before);
 extern void availability_wake_lanes(int32 queue_id);

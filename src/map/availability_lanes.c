@@ -107,7 +107,7 @@ availability_give_back_lanes(const int64 *scanned_to,
  * is its turn.  Returns how many have; they are in the same order.
  */
 int
-availability_more_of_lanes(const uint64 *lanes, int n, int64 width)
+availability_more_of_lanes(const LaneId *lanes, int n, int64 width)
 {
 	AvailabilityMap *map = reserved.map;
 
@@ -132,7 +132,7 @@ availability_more_of_lanes(const uint64 *lanes, int n, int64 width)
  * the same order.
  */
 void
-availability_end_turns(const uint64 *lanes, const bool *keeps, int n)
+availability_end_turns(const LaneId *lanes, const bool *keeps, int n)
 {
 	AvailabilityMap *map = reserved.map;
 	bool		any_keeps = false;

@@ -22,9 +22,9 @@ extern const LaneRange *availability_lanes(void);
 extern void availability_give_back_lanes(const int64 *scanned_to,
 										 const MessageRanges *passed,
 										 TimestampTz now);
-extern int	availability_more_of_lanes(const uint64 *wanted, int n,
+extern int	availability_more_of_lanes(const LaneId *wanted, int n,
 									   int64 width);
-extern void availability_end_turns(const uint64 *lanes, const bool *keeps,
+extern void availability_end_turns(const LaneId *lanes, const bool *keeps,
 								   int n);
 
 /* For availability_reserve.c */

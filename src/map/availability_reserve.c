@@ -67,7 +67,7 @@ static struct
 	ReservedKind kind;
 	MessageRange range;			/* empty once it was given back; not used if
 								 * several lanes are reserved */
-	uint64		lane;
+	LaneId		lane;
 }			reserved;
 
 /*

@@ -40,7 +40,7 @@ typedef struct ReserveRequest
 	/* The result */
 	bool		is_lane;		/* the range is one of a lane; else all that
 								 * is free there is to be given to its lane */
-	uint64		lane;
+	LaneId		lane;
 	int			nreserved;		/* lanes; if more than 1, availability_lanes.c
 								 * has them */
 	int			space;			/* the range is to be given to lanes, and

@@ -460,7 +460,8 @@ availability_publish_sweep(bool commit)
 		return;
 	}
 	for (int i = 0; i < sweep.passed.n; i++)
-		availability_add_range(map, 0, &sweep.passed.items[i], sweep.now);
+		availability_add_range(map, LANE_OF_OVERFLOW, &sweep.passed.items[i],
+							   sweep.now);
 	availability_unlock_and_wake(map, sweep.found);
 	database_count_now(COUNT_EXPIRED_CLAIMS, sweep.ended);
 }

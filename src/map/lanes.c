@@ -302,7 +302,7 @@ settle_with_room(AvailabilityMap *map, Lane *entry)
  * room.
  */
 bool
-lanes_add(AvailabilityMap *map, uint64 lane, const MessageRange *range,
+lanes_add(AvailabilityMap *map, LaneId lane, const MessageRange *range,
 		  bool only_between)
 {
 	Lane	   *entry = lane_find(map, lane);
@@ -328,7 +328,7 @@ lanes_add(AvailabilityMap *map, uint64 lane, const MessageRange *range,
  * if there is no room for it.
  */
 bool
-lanes_give_back(AvailabilityMap *map, uint64 lane, const MessageRange *range)
+lanes_give_back(AvailabilityMap *map, LaneId lane, const MessageRange *range)
 {
 	Lane	   *entry = lane_find(map, lane);
 	bool		is_rest = range->first <= range->last;
@@ -377,7 +377,7 @@ take_from_lane(AvailabilityMap *map, Lane *entry, int64 width,
  * lanes_end().  Returns false if no lane has a turn.
  */
 bool
-lanes_take(AvailabilityMap *map, int64 width, uint64 *lane, uint32 *changes,
+lanes_take(AvailabilityMap *map, int64 width, LaneId *lane, uint32 *changes,
 		   MessageRange *range)
 {
 	Lane	   *entry;
@@ -400,7 +400,7 @@ lanes_take(AvailabilityMap *map, int64 width, uint64 *lane, uint32 *changes,
  * false if it has none, or if another claim has taken the lane.
  */
 bool
-lanes_take_more(AvailabilityMap *map, int64 width, uint64 lane,
+lanes_take_more(AvailabilityMap *map, int64 width, LaneId lane,
 				MessageRange *range)
 {
 	Lane	   *entry = lane_find(map, lane);
@@ -416,7 +416,7 @@ lanes_take_more(AvailabilityMap *map, int64 width, uint64 lane,
  * has a turn, it is the last one now.  Returns whether it has.
  */
 bool
-lanes_end_turn(AvailabilityMap *map, uint64 lane)
+lanes_end_turn(AvailabilityMap *map, LaneId lane)
 {
 	Lane	   *entry = lane_find(map, lane);
 
@@ -433,7 +433,7 @@ lanes_end_turn(AvailabilityMap *map, uint64 lane)
  * back: the lane is the first one again.
  */
 void
-lanes_keep_turn(AvailabilityMap *map, uint64 lane)
+lanes_keep_turn(AvailabilityMap *map, LaneId lane)
 {
 	/* The end of the ring is before its first lane. */
 	if (lanes_end_turn(map, lane))
@@ -485,7 +485,7 @@ lanes_list(const AvailabilityMap *map, MessageRange *ranges, int max)
  * added to the lane meanwhile that comes before it.
  */
 bool
-lanes_is_first(const AvailabilityMap *map, uint64 lane,
+lanes_is_first(const AvailabilityMap *map, LaneId lane,
 			   const MessageRange *range)
 {
 	const Lane *entry = lane_find(map, lane);
@@ -505,7 +505,7 @@ lanes_is_first(const AvailabilityMap *map, uint64 lane,
  * Returns false if there is no room for that.
  */
 bool
-lanes_add_delivered(AvailabilityMap *map, uint64 lane,
+lanes_add_delivered(AvailabilityMap *map, LaneId lane,
 					const MessageRange *range)
 {
 	Lane	   *entry = lane_find(map, lane);
@@ -532,7 +532,7 @@ lanes_add_delivered(AvailabilityMap *map, uint64 lane,
  * for them.
  */
 bool
-lanes_set_delivered(AvailabilityMap *map, uint64 lane,
+lanes_set_delivered(AvailabilityMap *map, LaneId lane,
 					const MessageRange *old, int nold,
 					const MessageRange *found, int nfound)
 {
@@ -556,7 +556,7 @@ lanes_set_delivered(AvailabilityMap *map, uint64 lane,
  * in the lane, now or when a claim or a probe gives it back.
  */
 bool
-lanes_make_room(AvailabilityMap *map, uint64 lane,
+lanes_make_room(AvailabilityMap *map, LaneId lane,
 				const MessageRange *finished)
 {
 	Lane	   *entry = lane_find(map, lane);
@@ -578,7 +578,7 @@ lanes_make_room(AvailabilityMap *map, uint64 lane,
  * ranges there are, or max + 1 if more than max.
  */
 int
-lanes_list_delivered(const AvailabilityMap *map, uint64 lane,
+lanes_list_delivered(const AvailabilityMap *map, LaneId lane,
 					 MessageRange *ranges, int max)
 {
 	const Lane *entry = lane_find(map, lane);
@@ -595,7 +595,7 @@ lanes_list_delivered(const AvailabilityMap *map, uint64 lane,
  * may find something, now or when this one has given the lane back.
  */
 bool
-lanes_end(AvailabilityMap *map, uint64 lane, uint32 changes, bool is_full,
+lanes_end(AvailabilityMap *map, LaneId lane, uint32 changes, bool is_full,
 		  bool is_left, TimestampTz not_before)
 {
 	Lane	   *entry = lane_find(map, lane);

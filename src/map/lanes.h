@@ -15,40 +15,34 @@
 #include "map/availability.h"
 #include "map/message_ranges.h"
 
-/* The lane of the messages without a group key */
-#define LANE_WITHOUT_KEY	0
-
-/* For what has no room in lanes, or is of several */
-#define LANE_OF_OVERFLOW	1
-
 /* The lanes of a queue, whose map is locked */
-extern bool lanes_add(AvailabilityMap *map, uint64 lane,
+extern bool lanes_add(AvailabilityMap *map, LaneId lane,
 					  const MessageRange *range, bool only_between);
-extern bool lanes_give_back(AvailabilityMap *map, uint64 lane,
+extern bool lanes_give_back(AvailabilityMap *map, LaneId lane,
 							const MessageRange *range);
-extern bool lanes_take(AvailabilityMap *map, int64 width, uint64 *lane,
+extern bool lanes_take(AvailabilityMap *map, int64 width, LaneId *lane,
 					   uint32 *changes, MessageRange *range);
-extern bool lanes_take_more(AvailabilityMap *map, int64 width, uint64 lane,
+extern bool lanes_take_more(AvailabilityMap *map, int64 width, LaneId lane,
 							MessageRange *range);
-extern bool lanes_end_turn(AvailabilityMap *map, uint64 lane);
-extern void lanes_keep_turn(AvailabilityMap *map, uint64 lane);
+extern bool lanes_end_turn(AvailabilityMap *map, LaneId lane);
+extern void lanes_keep_turn(AvailabilityMap *map, LaneId lane);
 extern void lanes_forget(AvailabilityMap *map);
 extern int	lanes_list(const AvailabilityMap *map, MessageRange *ranges,
 					   int max);
 
 /* Groups with a bound */
-extern bool lanes_add_delivered(AvailabilityMap *map, uint64 lane,
+extern bool lanes_add_delivered(AvailabilityMap *map, LaneId lane,
 								const MessageRange *range);
-extern bool lanes_is_first(const AvailabilityMap *map, uint64 lane,
+extern bool lanes_is_first(const AvailabilityMap *map, LaneId lane,
 						   const MessageRange *range);
-extern bool lanes_make_room(AvailabilityMap *map, uint64 lane,
+extern bool lanes_make_room(AvailabilityMap *map, LaneId lane,
 							const MessageRange *finished);
-extern int	lanes_list_delivered(const AvailabilityMap *map, uint64 lane,
+extern int	lanes_list_delivered(const AvailabilityMap *map, LaneId lane,
 								 MessageRange *ranges, int max);
-extern bool lanes_set_delivered(AvailabilityMap *map, uint64 lane,
+extern bool lanes_set_delivered(AvailabilityMap *map, LaneId lane,
 								const MessageRange *old, int nold,
 								const MessageRange *found, int nfound);
-extern bool lanes_end(AvailabilityMap *map, uint64 lane, uint32 changes,
+extern bool lanes_end(AvailabilityMap *map, LaneId lane, uint32 changes,
 					  bool is_full, bool is_left, TimestampTz not_before);
 
 /*

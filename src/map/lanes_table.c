@@ -94,7 +94,7 @@ static EntryNumber take_unused(const AvailabilityMap *map, Pool *pool,
 							   bool reserve);
 static void put_unused(const AvailabilityMap *map, Pool *pool,
 					   EntryNumber number);
-static uint32 hash_lane(EntryNumber map, uint64 lane);
+static uint32 hash_lane(EntryNumber map, LaneId lane);
 static EntryNumber *link_to_next(PieceList *list, EntryNumber number);
 static EntryNumber *link_to_previous(PieceList *list, EntryNumber number);
 static void fill_range(MessageRange *range, const Piece *piece);
@@ -240,9 +240,9 @@ put_unused(const AvailabilityMap *map, Pool *pool, EntryNumber number)
 }
 
 static uint32
-hash_lane(EntryNumber map, uint64 lane)
+hash_lane(EntryNumber map, LaneId lane)
 {
-	return (uint32) hash_combine64(lane, murmurhash32(map));
+	return (uint32) hash_combine64(lane.hash, murmurhash32(map));
 }
 
 /*
@@ -250,14 +250,14 @@ hash_lane(EntryNumber map, uint64 lane)
  * none.
  */
 Lane *
-lane_find(const AvailabilityMap *map, uint64 lane)
+lane_find(const AvailabilityMap *map, LaneId lane)
 {
 	TableEntry *entry;
 
 	LWLockAcquire(&shared->lock, LW_SHARED);
 	entry = table_first(&lanes, hash_lane(map->number, lane));
 	while (entry != NULL && (((Lane *) entry)->map != map->number ||
-							 ((Lane *) entry)->lane != lane))
+							 !lane_equals(((Lane *) entry)->lane, lane)))
 		entry = table_next(&lanes, entry);
 	LWLockRelease(&shared->lock);
 	return (Lane *) entry;
@@ -268,7 +268,7 @@ lane_find(const AvailabilityMap *map, uint64 lane)
  * NULL if there is no room.
  */
 Lane *
-lane_make(AvailabilityMap *map, uint64 lane, bool reserve)
+lane_make(AvailabilityMap *map, LaneId lane, bool reserve)
 {
 	EntryNumber number;
 	Lane	   *entry = NULL;

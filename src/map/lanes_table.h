@@ -44,7 +44,7 @@ typedef struct Lane
 
 	/* The key */
 	EntryNumber map;			/* number of the queue's map */
-	uint64		lane;
+	LaneId		lane;
 
 	LaneState	state;
 	EntryNumber previous;		/* in a ring; in the heap: the left child */
@@ -68,8 +68,8 @@ extern int	lanes_space(const AvailabilityMap *map);
 extern Size lane_piece_size(void);
 extern void lanes_count(uint32 *nlanes, uint32 *npieces, uint32 *max_pieces);
 extern Lane *lane_at(EntryNumber number);
-extern Lane *lane_find(const AvailabilityMap *map, uint64 lane);
-extern Lane *lane_make(AvailabilityMap *map, uint64 lane, bool reserve);
+extern Lane *lane_find(const AvailabilityMap *map, LaneId lane);
+extern Lane *lane_make(AvailabilityMap *map, LaneId lane, bool reserve);
 extern void lane_free(const AvailabilityMap *map, Lane *entry);
 
 /* Lists of pieces */

@@ -12,6 +12,7 @@
 
 #include "datatype/timestamp.h"
 
+#include "map/lane_id.h"
 #include "util/limits.h"
 
 /*
@@ -39,7 +40,7 @@ typedef struct MessageRange
 /* A range of a lane */
 typedef struct LaneRange
 {
-	uint64		lane;
+	LaneId		lane;
 	MessageRange range;
 } LaneRange;
 

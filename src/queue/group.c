@@ -55,7 +55,7 @@ typedef struct GroupLock
 	XactRecord	xact;
 	LOCKTAG		tag;			/* see group_unlock() */
 	int32		queue_id;
-	uint64		lane;
+	LaneId		lane;
 } GroupLock;
 
 static XactList locks = {
@@ -67,7 +67,7 @@ typedef struct Pop
 {
 	XactRecord	xact;
 	int32		queue_id;
-	uint64		lane;
+	LaneId		lane;
 } Pop;
 
 static XactList pops = {
@@ -75,7 +75,7 @@ static XactList pops = {
 };
 
 static bool is_of_bounded_group(const Queue *queue, HeapTuple tuple);
-static void set_group_tag(LOCKTAG *tag, int32 queue_id, uint64 lane);
+static void set_group_tag(LOCKTAG *tag, int32 queue_id, LaneId lane);
 
 /* --- Queues with groups --- */
 
@@ -140,7 +140,7 @@ void
 group_record_pop(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {
 	Pop		   *pop;
-	uint64		lane;
+	LaneId		lane;
 
 	if (!is_of_bounded_group(queue, tuple))
 		return;
@@ -152,7 +152,7 @@ group_record_pop(const Queue *queue, MessageTable *table, HeapTuple tuple)
 
 /* Returns how many messages of a group this transaction has popped. */
 int
-group_popped(int32 queue_id, uint64 lane)
+group_popped(int32 queue_id, LaneId lane)
 {
 	int			n = 0;
 
@@ -160,7 +160,7 @@ group_popped(int32 queue_id, uint64 lane)
 	{
 		const Pop  *pop = xact_record(&pops, i);
 
-		n += pop->queue_id == queue_id && pop->lane == lane;
+		n += pop->queue_id == queue_id && lane_equals(pop->lane, lane);
 	}
 	return n;
 }
@@ -168,15 +168,15 @@ group_popped(int32 queue_id, uint64 lane)
 /* --- Locks --- */
 
 static void
-set_group_tag(LOCKTAG *tag, int32 queue_id, uint64 lane)
+set_group_tag(LOCKTAG *tag, int32 queue_id, LaneId lane)
 {
 	/*
 	 * The tag of an object has no room for the queue's id and 48 bits of the
 	 * lane.  So this is one of the server's "user locks", which nothing else
 	 * has used since advisory locks exist.  No function takes one for a user.
 	 */
-	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, (uint32) queue_id, (uint32) lane,
-					   (uint16) (lane >> 32));
+	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, (uint32) queue_id,
+					   (uint32) lane.hash, (uint16) (lane.hash >> 32));
 	tag->locktag_type = LOCKTAG_USERLOCK;
 }
 
@@ -186,7 +186,7 @@ set_group_tag(LOCKTAG *tag, int32 queue_id, uint64 lane)
  * locked it before.
  */
 bool
-group_try_lock(int32 queue_id, uint64 lane, bool *is_new)
+group_try_lock(int32 queue_id, LaneId lane, bool *is_new)
 {
 	LOCKTAG		tag;
 	LockAcquireResult result;
@@ -214,13 +214,13 @@ group_try_lock(int32 queue_id, uint64 lane, bool *is_new)
 
 /* Unlock a group of which nothing was claimed. */
 void
-group_unlock(int32 queue_id, uint64 lane)
+group_unlock(int32 queue_id, LaneId lane)
 {
 	for (int i = locks.n - 1; i >= 0; i--)
 	{
 		GroupLock  *lock = xact_record(&locks, i);
 
-		if (lock->queue_id != queue_id || lock->lane != lane)
+		if (lock->queue_id != queue_id || !lane_equals(lock->lane, lane))
 			continue;
 
 		/*
@@ -239,7 +239,7 @@ group_unlock(int32 queue_id, uint64 lane)
  * virtual id, or 0 if there is none.
  */
 uint64
-group_locked_by(int32 queue_id, uint64 lane)
+group_locked_by(int32 queue_id, LaneId lane)
 {
 	LOCKTAG		tag;
 	VirtualTransactionId *holders;
@@ -250,7 +250,8 @@ group_locked_by(int32 queue_id, uint64 lane)
 	holders = GetLockConflicts(&tag, ExclusiveLock, &n);
 	if (n > 0)
 		result = Max(hash_bytes_extended((const unsigned char *) holders,
-										 sizeof(VirtualTransactionId), lane),
+										 sizeof(VirtualTransactionId),
+										 lane.hash),
 					 1);
 	pfree(holders);
 	return result;

@@ -13,6 +13,7 @@
 #include "access/htup.h"
 
 #include "catalog/message_table.h"
+#include "map/lane_id.h"
 #include "queue/queue_table.h"
 
 /* Queues with groups */
@@ -24,11 +25,11 @@ extern void group_make_room(const Queue *queue, MessageTable *table,
 extern void group_init(void);
 extern void group_record_pop(const Queue *queue, MessageTable *table,
 							 HeapTuple tuple);
-extern int	group_popped(int32 queue_id, uint64 lane);
+extern int	group_popped(int32 queue_id, LaneId lane);
 
 /* Locks */
-extern bool group_try_lock(int32 queue_id, uint64 lane, bool *is_new);
-extern void group_unlock(int32 queue_id, uint64 lane);
-extern uint64 group_locked_by(int32 queue_id, uint64 lane);
+extern bool group_try_lock(int32 queue_id, LaneId lane, bool *is_new);
+extern void group_unlock(int32 queue_id, LaneId lane);
+extern uint64 group_locked_by(int32 queue_id, LaneId lane);
 
 #endif							/* QUEUE_GROUP_H */

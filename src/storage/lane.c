@@ -136,10 +136,11 @@ lane_prepare(int32 queue_id)
 }
 
 /* Returns the lane of a group. */
-uint64
+LaneId
 lane_of_key(int32 queue_id, const char *key, int length)
 {
 	const LaneSecret *secret = last_secret;
+	LaneId		lane;
 
 	/* A session often needs the lanes of many messages of one queue. */
 	if (secret == NULL || secret->queue_id != queue_id ||
@@ -148,9 +149,12 @@ lane_of_key(int32 queue_id, const char *key, int length)
 
 	/* The queue does not exist, so any number does. */
 	if (!secret->exists)
-		return hash_bytes_extended((const unsigned char *) key, length,
-								   (uint64) queue_id);
+		lane.hash = hash_bytes_extended((const unsigned char *) key, length,
+										(uint64) queue_id);
 
 	/* The numbers up to LANE_OF_OVERFLOW are not those of groups. */
-	return Max(siphash(secret->key, key, length), LANE_OF_OVERFLOW + 1);
+	else
+		lane.hash = Max(siphash(secret->key, key, length),
+						LANE_OF_OVERFLOW.hash + 1);
+	return lane;
 }

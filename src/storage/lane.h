@@ -10,7 +10,9 @@
 #ifndef QUEUE_LANE_H
 #define QUEUE_LANE_H
 
+#include "map/lane_id.h"
+
 extern void lane_prepare(int32 queue_id);
-extern uint64 lane_of_key(int32 queue_id, const char *key, int length);
+extern LaneId lane_of_key(int32 queue_id, const char *key, int length);
 
 #endif							/* QUEUE_LANE_H */

@@ -63,7 +63,7 @@
 #include "storage/segment.h"
 #include "util/compat.h"
 
-static uint64 lane_of_row(MessageTable *table, HeapTuple tuple);
+static LaneId lane_of_row(MessageTable *table, HeapTuple tuple);
 static void record_new_version(MessageTable *table, HeapTuple tuple,
 							   PendingKind kind);
 static QueueDepth depth_of_row(const MessageTable *table, HeapTuple tuple,
@@ -83,7 +83,7 @@ static bool find_message(int32 queue_id, int64 low, int64 high,
 
 /* --- Before a change --- */
 
-static uint64
+static LaneId
 lane_of_row(MessageTable *table, HeapTuple tuple)
 {
 	return message_lane(RelationGetDescr(table->heap), tuple);

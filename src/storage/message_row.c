@@ -426,13 +426,13 @@ message_read(HeapTuple tuple)
 }
 
 /* Returns the lane of a message. */
-uint64
+LaneId
 message_lane(TupleDesc desc, HeapTuple tuple)
 {
 	bool		isnull;
 	Datum		key;
 	text	   *value;
-	uint64		lane;
+	LaneId		lane;
 
 	if (heap_attisnull(tuple, Anum_message_group_key, NULL))
 		return LANE_WITHOUT_KEY;

@@ -23,7 +23,7 @@ extern bool message_row_is_valid(Relation rel, HeapTuple tuple);
 extern void message_row_check(Relation rel, HeapTuple tuple);
 
 /* Reading */
-extern uint64 message_lane(TupleDesc desc, HeapTuple tuple);
+extern LaneId message_lane(TupleDesc desc, HeapTuple tuple);
 extern MessageForm message_read(HeapTuple tuple);
 extern int64 message_row_id(HeapTuple tuple);
 extern int32 message_row_queue(HeapTuple tuple);

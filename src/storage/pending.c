@@ -84,7 +84,7 @@ static bool too_many = false;	/* some changes were not recorded */
 static Oid	restored = InvalidOid;
 
 static void record_change(const MessageForm *form, PendingTarget target,
-						  uint64 lane, TimestampTz delayed_from,
+						  LaneId lane, TimestampTz delayed_from,
 						  TimestampTz due, PendingKind kind);
 static void record_queue_change(int32 queue_id, PendingTarget target);
 static void return_record(const PendingChange *record, TimestampTz now,
@@ -116,7 +116,7 @@ pending_init(void)
 /* --- Recording --- */
 
 static void
-record_change(const MessageForm *form, PendingTarget target, uint64 lane,
+record_change(const MessageForm *form, PendingTarget target, LaneId lane,
 			  TimestampTz delayed_from, TimestampTz due, PendingKind kind)
 {
 	PendingChange new = {0};
@@ -149,7 +149,7 @@ record_change(const MessageForm *form, PendingTarget target, uint64 lane,
  * the time due; DT_NOEND means that the change does not make it free.
  */
 void
-pending_record_message(const MessageForm *form, uint64 lane, TimestampTz due,
+pending_record_message(const MessageForm *form, LaneId lane, TimestampTz due,
 					   PendingKind kind)
 {
 	record_change(form, TARGET_MESSAGES, lane, DT_NOBEGIN, due, kind);
@@ -174,7 +174,7 @@ pending_record_delayed(const MessageForm *form, TimestampTz delayed_from,
  * leaves room for another one.
  */
 void
-pending_record_room(const MessageForm *form, uint64 lane, bool is_finished)
+pending_record_room(const MessageForm *form, LaneId lane, bool is_finished)
 {
 	/* PENDING_INSERT, because a rollback makes no room. */
 	record_change(form, is_finished ? TARGET_ROOM : TARGET_TURN, lane,
@@ -187,7 +187,7 @@ pending_record_room(const MessageForm *form, uint64 lane, bool is_finished)
  * messages that this transaction has claimed of the group are returned.
  */
 void
-pending_record_unlock(int32 queue_id, uint64 lane)
+pending_record_unlock(int32 queue_id, LaneId lane)
 {
 	MessageForm form = {.queue_id = queue_id};
 
@@ -266,7 +266,7 @@ return_record(const PendingChange *record, TimestampTz now, TimestampTz due)
 	 * lane, would overtake it, and the lane would not know what was delivered
 	 * or that there is room.
 	 */
-	if (record->lane == LANE_OF_OVERFLOW && !pending_is_push(record))
+	if (lane_equals(record->lane, LANE_OF_OVERFLOW) && !pending_is_push(record))
 		availability_clear_lanes(record->extension, record->queue_id);
 	switch (record->target)
 	{
@@ -329,7 +329,8 @@ return_at_end(const PendingChange *record, bool commit, TimestampTz now)
 static void
 prepare_record(const PendingChange *record)
 {
-	if (record->lane == LANE_OF_OVERFLOW && !pending_is_push(record))
+	if (lane_equals(record->lane, LANE_OF_OVERFLOW) &&
+		!pending_is_push(record))
 		availability_clear_lanes(record->extension, record->queue_id);
 	else if (record->target == TARGET_MESSAGES)
 		availability_prepare(record->extension, record->queue_id,

@@ -13,6 +13,7 @@
 #include "datatype/timestamp.h"
 
 #include "catalog/tables.h"
+#include "map/lane_id.h"
 
 /* What a rollback makes of a change to a message. */
 typedef enum PendingKind
@@ -24,14 +25,14 @@ typedef enum PendingKind
 extern void pending_init(void);
 
 /* Recording, before the change is made */
-extern void pending_record_message(const MessageForm *form, uint64 lane,
+extern void pending_record_message(const MessageForm *form, LaneId lane,
 								   TimestampTz due, PendingKind kind);
 extern void pending_record_delayed(const MessageForm *form,
 								   TimestampTz delayed_from, TimestampTz due,
 								   PendingKind kind);
-extern void pending_record_room(const MessageForm *form, uint64 lane,
+extern void pending_record_room(const MessageForm *form, LaneId lane,
 								bool is_finished);
-extern void pending_record_unlock(int32 queue_id, uint64 lane);
+extern void pending_record_unlock(int32 queue_id, LaneId lane);
 extern void pending_record_queue(int32 queue_id);
 extern void pending_record_drop(int32 queue_id);
 extern void pending_record_move(int32 queue_id);

@@ -61,7 +61,7 @@ typedef struct PendingChange
 	XactRecord	xact;
 	Oid			extension;		/* OID of the table queue_data.queue */
 	int32		queue_id;
-	uint64		lane;			/* of the messages, or of the group;
+	LaneId		lane;			/* of the messages, or of the group;
 								 * LANE_OF_OVERFLOW: of several */
 	int			previous;		/* the one before in PendingRecords, or -1 */
 	PendingTarget target;

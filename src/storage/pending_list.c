@@ -63,7 +63,7 @@ static queues_hash * queues = NULL;
 /* Records with the same key may be united. */
 typedef struct RecordKey
 {
-	uint64		lane;			/* of a push; else 0 */
+	LaneId		lane;			/* of a push; else 0 */
 	Oid			extension;
 	int32		queue_id;
 	int			nest_level;
@@ -115,7 +115,7 @@ extend_record(PendingChange *record, const PendingChange *new)
 	if (record->queue_id != new->queue_id ||
 		record->xact.nest_level != new->xact.nest_level ||
 		record->target != new->target ||
-		record->lane != new->lane ||
+		!lane_equals(record->lane, new->lane) ||
 		record->kind != new->kind ||
 		record->in_map || new->range.first <= record->scanned_to ||
 		record->range.priority != new->range.priority ||
@@ -221,7 +221,7 @@ unite_record(PendingChange *into, const PendingChange *record)
 	 * Numbers between those of a TARGET_ROOM are not finished, so it does not
 	 * say any more which ones are: as if it were of several lanes.
 	 */
-	if (into->lane != record->lane || into->target == TARGET_ROOM)
+	if (!lane_equals(into->lane, record->lane) || into->target == TARGET_ROOM)
 		into->lane = LANE_OF_OVERFLOW;
 	into->in_map = into->in_map && record->in_map;
 	into->range.due = Min(into->range.due, record->range.due);

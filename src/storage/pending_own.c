@@ -243,7 +243,7 @@ pending_give_turns(int32 queue_id)
  * counts.
  */
 bool
-pending_has_lane(int32 queue_id, uint64 lane)
+pending_has_lane(int32 queue_id, LaneId lane)
 {
 	for (int class = 0; class < PENDING_CLASSES; class++)
 	{
@@ -256,7 +256,8 @@ pending_has_lane(int32 queue_id, uint64 lane)
 
 			if (record->target == TARGET_DELAYED ||
 				(record->target == TARGET_MESSAGES &&
-				 (record->lane == lane || record->lane == LANE_OF_OVERFLOW)))
+				 (lane_equals(record->lane, lane) ||
+				  lane_equals(record->lane, LANE_OF_OVERFLOW))))
 				return true;
 		}
 	}

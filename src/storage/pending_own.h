@@ -27,6 +27,6 @@ extern int	pending_take_own(int32 queue_id, TimestampTz now, OwnRanges *own);
 extern void pending_rescan_own(int scans, int64 scanned_to);
 extern bool pending_has_own(int32 queue_id, TimestampTz until);
 extern void pending_give_turns(int32 queue_id);
-extern bool pending_has_lane(int32 queue_id, uint64 lane);
+extern bool pending_has_lane(int32 queue_id, LaneId lane);
 
 #endif							/* QUEUE_PENDING_OWN_H */
