@@ -107,7 +107,7 @@ want_all_workers(void)
 	(void) GetTransactionSnapshot();
 	rel = table_open(DatabaseRelationId, AccessShareLock);
 	scan = table_beginscan_catalog(rel, 0, NULL);
-	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
+	shmem_lock(database_lock(), LW_EXCLUSIVE);
 	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
 	{
 		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
@@ -161,7 +161,7 @@ start_worker(Oid database, bool has_room, int64 now, NameData * name)
 	 * We must do this before the process is registered, because it changes
 	 * the state, too.
 	 */
-	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
+	shmem_lock(database_lock(), LW_EXCLUSIVE);
 	state = database_find(database, false);
 	if (!accepts)
 		state->database = InvalidOid;
@@ -193,7 +193,7 @@ start_worker(Oid database, bool has_room, int64 now, NameData * name)
 		return START_DONE;
 
 	/* max_worker_processes are running, so it still needs a worker. */
-	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
+	shmem_lock(database_lock(), LW_EXCLUSIVE);
 	state = database_find(database, false);
 	if (state != NULL && state->state == WORKER_STARTING)
 	{
@@ -216,7 +216,7 @@ survey_databases(Oid *wanted, int *nwanted, int64 now, int64 *again)
 	int			running = 0;
 
 	*nwanted = 0;
-	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
+	shmem_lock(database_lock(), LW_EXCLUSIVE);
 	for (int i = 0; i < DATABASES_MAX; i++)
 	{
 		DatabaseState *state = &databases[i];

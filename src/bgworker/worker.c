@@ -135,7 +135,7 @@ worker_exit(int code, Datum arg)
 {
 	DatabaseState *state = worker.state;
 
-	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
+	shmem_lock(database_lock(), LW_EXCLUSIVE);
 
 	/*
 	 * The launcher may have given the entry away, if the database accepts no
@@ -173,7 +173,7 @@ become_worker(Oid database)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 
-	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
+	shmem_lock(database_lock(), LW_EXCLUSIVE);
 	state = database_find(database, false);
 	if (state == NULL || state->pid != 0 || state->leave)
 	{
@@ -206,7 +206,7 @@ become_worker(Oid database)
 static void
 publish_state(WorkerState to)
 {
-	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
+	shmem_lock(database_lock(), LW_EXCLUSIVE);
 	worker.state->state = to;
 	if (to == WORKER_BUSY)
 	{
@@ -222,7 +222,7 @@ end_without_extension(void)
 {
 	bool		is_back;
 
-	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
+	shmem_lock(database_lock(), LW_EXCLUSIVE);
 	is_back = pg_atomic_read_u32(&worker.state->creations) != worker.creations;
 	if (!is_back)
 		worker.state->state = WORKER_NONE;

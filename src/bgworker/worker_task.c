@@ -30,6 +30,7 @@
 #include "map/shmem_maps.h"
 #include "queue/registry.h"
 #include "shmem/batch_state.h"
+#include "shmem/shmem.h"
 #include "util/clock.h"
 #include "util/hash.h"
 
@@ -241,7 +242,7 @@ task_step(TaskStep step, void *arg)
 		/* Have queue_data.queue_workers show the error. */
 		if (message != NULL)
 		{
-			LWLockAcquire(database_lock(), LW_EXCLUSIVE);
+			shmem_lock(database_lock(), LW_EXCLUSIVE);
 			strlcpy(worker.state->last_error, message, WORKER_ERROR_LENGTH);
 			worker.state->last_error_at = GetCurrentTimestamp();
 			LWLockRelease(database_lock());

@@ -43,6 +43,7 @@
 #include "jobs/handler_check.h"
 #include "jobs/runner_dispatch.h"
 #include "jobs/runner_pool.h"
+#include "shmem/shmem.h"
 #include "util/background.h"
 #include "util/clock.h"
 #include "util/compat.h"
@@ -235,13 +236,13 @@ wants_new_runner(const HandlerSummary *handler, int *nrunners)
 	bool		result;
 
 	/* We must not read the catalog while we hold the lock. */
-	LWLockAcquire(&runner_pool->lock, LW_SHARED);
+	shmem_lock(&runner_pool->lock, LW_SHARED);
 	result = wants_runner(handler);
 	LWLockRelease(&runner_pool->lock);
 	if (!result || !can_run(handler->queue_id))
 		return false;
 
-	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
 	result = wants_runner(handler) && !find_or_call_runner(handler->role);
 	*nrunners = pool_count_of_role(MyDatabaseId, handler->role);
 	LWLockRelease(&runner_pool->lock);
@@ -259,7 +260,7 @@ free_unstarted(void)
 {
 	int64		now = clock_monotonic();
 
-	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < RUNNERS_MAX; i++)
 	{
 		Runner	   *runner = &runner_pool->runners[i];
@@ -437,7 +438,7 @@ serve_role(Oid role)
 		return false;
 	name = process_name(role);
 	no_process = false;
-	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
 	result = start_or_make_room(role, name);
 	LWLockRelease(&runner_pool->lock);
 	pfree(name);

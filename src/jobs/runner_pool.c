@@ -190,7 +190,7 @@ pool_ask_to_leave(Runner *runner)
 void
 pool_vacate(Oid database, bool terminate)
 {
-	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < RUNNERS_MAX; i++)
 	{
 		Runner	   *runner = &runner_pool->runners[i];
@@ -225,7 +225,7 @@ pool_list(int *n)
 	Runner	   *runners = palloc(RUNNERS_MAX * sizeof(Runner));
 
 	*n = 0;
-	LWLockAcquire(&runner_pool->lock, LW_SHARED);
+	shmem_lock(&runner_pool->lock, LW_SHARED);
 	for (int i = 0; i < RUNNERS_MAX; i++)
 		if (runner_pool->runners[i].state != RUNNER_NONE)
 			runners[(*n)++] = runner_pool->runners[i];
@@ -247,7 +247,7 @@ leave_at_exit(int code, Datum arg)
 	 */
 	if (my_runner != NULL)
 	{
-		LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+		shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
 		has_failed = code != 0 && my_runner->state == RUNNER_STARTING &&
 			!my_runner->must_leave;
 		if (has_failed)
@@ -270,7 +270,7 @@ pool_enter(uint64 ticket, Oid *database, Oid *role)
 {
 	Runner	   *runner = &runner_pool->runners[ticket % RUNNERS_MAX];
 
-	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
 	if (pool_has_not_started(runner) &&
 		runner->generation == ticket / RUNNERS_MAX)
 	{
@@ -303,7 +303,7 @@ pool_enter_session(Oid role)
 		before_shmem_exit(leave_at_exit, (Datum) 0);
 		registered = true;
 	}
-	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
 
 	/*
 	 * Sessions may use half of the entries: they must not keep processes from
@@ -328,7 +328,7 @@ pool_leave(void)
 {
 	if (my_runner == NULL)
 		return;
-	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
 
 	/* The worker releases a claim that we leave behind, at once. */
 	my_runner->state = my_runner->queue_id != 0 ? RUNNER_GONE : RUNNER_NONE;
@@ -347,7 +347,7 @@ pool_set_state(RunnerState state)
 {
 	if (my_runner == NULL || my_runner->is_session)
 		return;
-	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
 	if (my_runner->state != state)
 	{
 		/* Short pauses do not end the time that it has been busy. */
@@ -369,7 +369,7 @@ pool_must_leave(void)
 		return false;
 	if (my_runner->has_to_share)
 	{
-		LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+		shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
 		my_runner->has_to_share = false;
 		if (pool_has_waiting_role() && pool_is_beyond_share(my_runner))
 			my_runner->must_leave = true;
@@ -388,7 +388,7 @@ pool_is_surplus(void)
 	bool		result;
 	bool		is_local;
 
-	LWLockAcquire(&runner_pool->lock, LW_SHARED);
+	shmem_lock(&runner_pool->lock, LW_SHARED);
 
 	/* A spare runner does not count, so it ends only if a setting is 0. */
 	result = pool_is_full(my_runner->is_spare ? runner_pool->runners :
@@ -423,7 +423,7 @@ pool_set_claim(int32 queue_id, const ClaimId *claim, int ttl, bool is_batch,
 
 	if (my_runner == NULL)
 		return;
-	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
 	my_runner->queue_id = queue_id;
 	my_runner->claim = *claim;
 	my_runner->ttl = ttl;
@@ -453,7 +453,7 @@ pool_set_message(int64 id, int seconds)
 	Assert(id != 0);
 	if (my_runner == NULL)
 		return;
-	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
 
 	/* The teardown belongs to the job that has just ended. */
 	if (my_runner->message_id != id)
@@ -487,7 +487,7 @@ pool_set_progress(int64 done, int64 total, const char *note)
 
 	/* A note may be very long, so we measure it before we take the lock. */
 	length = pg_mbcliplen(note, strlen(note), PROGRESS_NOTE_LENGTH);
-	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
 	my_runner->done = done;
 	my_runner->total = total;
 	memcpy(my_runner->note, note, length);
@@ -502,7 +502,7 @@ pool_set_progress(int64 done, int64 total, const char *note)
 void
 pool_cancel_message(int32 queue_id, int64 id)
 {
-	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
 	pg_atomic_fetch_add_u32(&runner_pool->ncancels, 1);
 	for (int i = 0; i < RUNNERS_MAX; i++)
 	{
@@ -549,7 +549,7 @@ pool_end_cancel(void)
 
 	if (my_runner == NULL)
 		return false;
-	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
 	my_runner->can_cancel = false;
 	was_canceled = my_runner->was_canceled;
 	LWLockRelease(&runner_pool->lock);
@@ -571,7 +571,7 @@ pool_clear_claim(void)
 {
 	if (my_runner == NULL)
 		return;
-	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
 	my_runner->queue_id = 0;
 	my_runner->message_id = 0;
 	LWLockRelease(&runner_pool->lock);

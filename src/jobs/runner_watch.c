@@ -29,6 +29,7 @@
 
 #include "jobs/runner_dispatch.h"
 #include "jobs/runner_watch.h"
+#include "shmem/shmem.h"
 #include "util/clock.h"
 
 #define RETRY_AFTER			USECS_PER_SEC
@@ -53,7 +54,7 @@ runner_watch_next_due(void)
 	TimestampTz due = DT_NOEND;
 	int64		due_monotonic = runner_dispatch_due();
 
-	LWLockAcquire(&runner_pool->lock, LW_SHARED);
+	shmem_lock(&runner_pool->lock, LW_SHARED);
 	for (int i = 0; i < RUNNERS_MAX; i++)
 	{
 		const Runner *runner = &runner_pool->runners[i];
@@ -92,7 +93,7 @@ runner_watch_take_due(Runner *due)
 	TimestampTz now = GetCurrentTimestamp();
 	bool		found = false;
 
-	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < RUNNERS_MAX && !found; i++)
 	{
 		Runner	   *runner = &runner_pool->runners[i];
@@ -132,7 +133,7 @@ runner_watch_take_due(Runner *due)
 void
 runner_watch_done(const Runner *done)
 {
-	LWLockAcquire(&runner_pool->lock, LW_EXCLUSIVE);
+	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < RUNNERS_MAX; i++)
 	{
 		Runner	   *runner = &runner_pool->runners[i];
@@ -167,7 +168,7 @@ runner_watch_is_pending(void)
 	TimestampTz now = GetCurrentTimestamp();
 	bool		result = false;
 
-	LWLockAcquire(&runner_pool->lock, LW_SHARED);
+	shmem_lock(&runner_pool->lock, LW_SHARED);
 	for (int i = 0; i < RUNNERS_MAX && !result; i++)
 	{
 		const Runner *runner = &runner_pool->runners[i];

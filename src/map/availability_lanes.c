@@ -19,6 +19,7 @@
 #include "map/availability_lanes.h"
 #include "map/availability_reserve.h"
 #include "map/lanes.h"
+#include "shmem/shmem.h"
 
 /* What this session has reserved, in the order of the turns */
 static struct
@@ -81,7 +82,7 @@ availability_give_back_lanes(const int64 *scanned_to,
 	if (n == 0)
 		return;
 	reserved.n = 0;
-	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	shmem_lock(&map->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < n; i++)
 	{
 		MessageRange rest = reserved.lanes[i].range;
@@ -112,7 +113,7 @@ availability_more_of_lanes(const LaneId *lanes, int n, int64 width)
 	AvailabilityMap *map = reserved.map;
 
 	Assert(reserved.n == 0 && availability_is_reserving());
-	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	shmem_lock(&map->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < n; i++)
 	{
 		LaneRange  *next = &reserved.lanes[reserved.n];
@@ -142,7 +143,7 @@ availability_end_turns(const LaneId *lanes, const bool *keeps, int n)
 		any_keeps |= keeps[i];
 	if (!any_keeps && !reserved.reorders)
 		return;
-	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	shmem_lock(&map->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < n; i++)
 		if (!keeps[i])
 			(void) lanes_end_turn(map, lanes[i]);

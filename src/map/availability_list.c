@@ -107,7 +107,7 @@ availability_list(int *n)
 
 		if (map_database(map) != MyDatabaseId)
 			continue;
-		LWLockAcquire(&map->lock, LW_SHARED);
+		shmem_lock(&map->lock, LW_SHARED);
 
 		/* Another queue may have got the map before we locked it. */
 		if (map_database(map) == MyDatabaseId &&

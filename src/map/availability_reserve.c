@@ -35,6 +35,7 @@
 #include "map/lanes_table.h"
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
+#include "shmem/shmem.h"
 
 /* How many numbers a claim reserves, at least */
 #define OVERDUE_WIDTH	4096	/* of an overdue range, which may be sparse */
@@ -473,7 +474,7 @@ availability_give_back(int64 scanned_to, const MessageRanges *passed,
 		kind != RESERVED_BOUNDED_LANE && kind != RESERVED_OVERFLOW)
 		return;
 
-	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	shmem_lock(&map->lock, LW_EXCLUSIVE);
 	reserved.kind = RESERVED_NOTHING;
 	if (kind == RESERVED_LANE || kind == RESERVED_BOUNDED_LANE)
 	{
@@ -525,7 +526,7 @@ availability_give_to_lanes(const LaneRange *ranges, int n, int nfree,
 	bool		is_first = reserved.kind == RESERVED_OVERFLOW;
 
 	Assert(map != NULL);
-	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	shmem_lock(&map->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < n; i++)
 	{
 		/*
@@ -554,7 +555,7 @@ availability_keep_turn(void)
 	AvailabilityMap *map = reserved.map;
 
 	Assert(map != NULL);
-	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	shmem_lock(&map->lock, LW_EXCLUSIVE);
 	lanes_keep_turn(map, reserved.lane);
 	LWLockRelease(&map->lock);
 }
@@ -570,7 +571,7 @@ availability_close(void)
 
 	if (map == NULL)
 		return;
-	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	shmem_lock(&map->lock, LW_EXCLUSIVE);
 	reserved.map = NULL;
 	map->open--;
 	availability_unlock_returned(map);
@@ -637,7 +638,7 @@ availability_end_move(bool commit)
 	if (map == NULL)
 		return;
 	moving.map = NULL;
-	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	shmem_lock(&map->lock, LW_EXCLUSIVE);
 	availability_add_delayed(map, left->from, left->due);
 	map->open--;
 	availability_unlock_returned(map);

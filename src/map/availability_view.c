@@ -25,6 +25,7 @@
 #include "map/lanes.h"
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
+#include "shmem/shmem.h"
 #include "util/clock.h"
 #include "util/compat.h"
 
@@ -145,7 +146,7 @@ sleep_until_close(AvailabilityMap *map)
 
 	/* First, so that a close after our test of the map wakes us. */
 	ConditionVariablePrepareToSleep(closing);
-	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	shmem_lock(&map->lock, LW_EXCLUSIVE);
 	waits = map->open > 0 ||
 		availability_awaits_move(map, GetCurrentTimestamp());
 	map->waiting |= waits;

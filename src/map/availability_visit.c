@@ -42,6 +42,7 @@
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
 #include "shmem/depth_state.h"
+#include "shmem/shmem.h"
 
 /* What the worker has seen in a sweep, until the transaction ends */
 static struct
@@ -280,7 +281,7 @@ availability_next_arrivals(Oid extension, uint32 *from,
 		if (map_database(map) != MyDatabaseId ||
 			map_extension(map) != extension)
 			continue;
-		LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+		shmem_lock(&map->lock, LW_EXCLUSIVE);
 		fill_visit(visit, map);
 		LWLockRelease(&map->lock);
 
@@ -544,7 +545,7 @@ availability_end_wait(bool pass_on)
 		return;
 	waited_for = NULL;
 	ConditionVariableCancelSleep();
-	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	shmem_lock(&map->lock, LW_EXCLUSIVE);
 	map->waiters--;
 	LWLockRelease(&map->lock);
 	if (pass_on)

@@ -191,7 +191,7 @@ lanes_space(const AvailabilityMap *map)
 {
 	int			room;
 
-	LWLockAcquire(&shared->lock, LW_SHARED);
+	shmem_lock(&shared->lock, LW_SHARED);
 	room = Min(room_in_pool(map, &shared->lanes),
 			   room_in_pool(map, &shared->pieces));
 	LWLockRelease(&shared->lock);
@@ -254,7 +254,7 @@ lane_find(const AvailabilityMap *map, LaneId lane)
 {
 	TableEntry *entry;
 
-	LWLockAcquire(&shared->lock, LW_SHARED);
+	shmem_lock(&shared->lock, LW_SHARED);
 	entry = table_first(&lanes, hash_lane(map->number, lane));
 	while (entry != NULL && (((Lane *) entry)->map != map->number ||
 							 !lane_equals(((Lane *) entry)->lane, lane)))
@@ -273,7 +273,7 @@ lane_make(AvailabilityMap *map, LaneId lane, bool reserve)
 	EntryNumber number;
 	Lane	   *entry = NULL;
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	number = take_unused(map, &shared->lanes, reserve);
 	if (number != 0)
 	{
@@ -295,7 +295,7 @@ lane_make(AvailabilityMap *map, LaneId lane, bool reserve)
 void
 lane_free(const AvailabilityMap *map, Lane *entry)
 {
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	table_remove(&lanes, entry->number);
 	put_unused(map, &shared->lanes, entry->number);
 	LWLockRelease(&shared->lock);
@@ -339,7 +339,7 @@ insert_piece(const AvailabilityMap *map, PieceList *list,
 	EntryNumber number;
 	Piece	   *piece;
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	number = take_unused(map, &shared->pieces, reserve);
 	LWLockRelease(&shared->lock);
 	if (number == 0)
@@ -362,7 +362,7 @@ free_piece(const AvailabilityMap *map, PieceList *list, EntryNumber number)
 
 	*link_to_next(list, piece->previous) = piece->next;
 	*link_to_previous(list, piece->next) = piece->previous;
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	put_unused(map, &shared->pieces, number);
 	LWLockRelease(&shared->lock);
 }
@@ -379,7 +379,7 @@ lane_free_pieces(const AvailabilityMap *map, PieceList *list)
 		n++;
 
 	/* The list as a whole is unused: other queues need the lock, too. */
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	piece_at(list->last)->next = shared->pieces.unused;
 	shared->pieces.unused = list->first;
 	shared->pieces.n -= n;
@@ -586,7 +586,7 @@ lane_last_number(const PieceList *list)
 void
 lanes_count(uint32 *nlanes, uint32 *npieces, uint32 *max_pieces)
 {
-	LWLockAcquire(&shared->lock, LW_SHARED);
+	shmem_lock(&shared->lock, LW_SHARED);
 	*nlanes = shared->lanes.n;
 	*npieces = shared->pieces.n;
 	*max_pieces = pool_size(&shared->pieces);

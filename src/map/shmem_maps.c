@@ -220,7 +220,7 @@ lock_if_has_key(EntryNumber number, const MapKey *key)
 
 	if (map == NULL || !has_key(map, key))
 		return NULL;
-	LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+	shmem_lock(&map->lock, LW_EXCLUSIVE);
 
 	/* Another queue may have got it before we locked it. */
 	if (has_key(map, key))
@@ -256,7 +256,7 @@ find_map_by_key(const MapKey *key)
 	/* A map that we have looked up may be given back before we lock it. */
 	while (map == NULL)
 	{
-		LWLockAcquire(&shared->lock, LW_SHARED);
+		shmem_lock(&shared->lock, LW_SHARED);
 		*number = look_up_map(key, hash);
 		LWLockRelease(&shared->lock);
 		if (*number == 0)
@@ -409,7 +409,7 @@ find_place(Oid role, PlaceChoice choice)
 	if (shared->unused != 0)
 	{
 		map = map_at(shared->unused);
-		LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+		shmem_lock(&map->lock, LW_EXCLUSIVE);
 		shared->unused = map->entry.next;
 	}
 	else
@@ -419,7 +419,7 @@ find_place(Oid role, PlaceChoice choice)
 		map = map_at(number);
 		map->number = number;
 		shmem_init_lock(&map->lock, LOCK_MAP);
-		LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+		shmem_lock(&map->lock, LW_EXCLUSIVE);
 		ConditionVariableInit(&map->arrival);
 
 		/* Other sessions may lock the map as soon as it is in use. */
@@ -438,7 +438,7 @@ make_map(const MapKey *key, PlaceChoice choice)
 	AvailabilityMap *map = NULL;
 	bool		is_there;
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 
 	/* Another session may have made it since we have looked it up. */
 	is_there = look_up_map(key, hash_map_key(key)) != 0;
@@ -539,7 +539,7 @@ give_back_map(const MapKey *key)
 	forget_depths(map);
 	availability_reset(map, GetCurrentTimestamp());
 	LWLockRelease(&map->lock);
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	map = lock_if_has_key(look_up_map(key, hash_map_key(key)), key);
 	if (map != NULL)
 	{

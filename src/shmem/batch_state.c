@@ -136,7 +136,7 @@ batch_state_clear(Oid database)
 {
 	DatabaseState *state;
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < SLOTS; i++)
 		if (shared->slots[i].database == database)
 			memset(&shared->slots[i], 0, sizeof(BatchSlot));
@@ -272,14 +272,14 @@ batch_state_report(int64 batch, int64 first, int64 last)
 		return;
 
 	/* For most members we need no more than to look. */
-	LWLockAcquire(&shared->lock, LW_SHARED);
+	shmem_lock(&shared->lock, LW_SHARED);
 	probe = needs_probe(batch, first, last);
 	LWLockRelease(&shared->lock);
 	if (!probe)
 		return;
 
 	/* The worker may have found another witness since. */
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	if (needs_probe(batch, first, last))
 		listed = list_batch(state, find_slot(batch, true));
 	LWLockRelease(&shared->lock);
@@ -341,7 +341,7 @@ batch_state_take(BatchProgress *progress)
 
 	if (state == NULL || state->batches == 0)
 		return 0;
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	if (state->batches != 0)
 	{
 		BatchSlot  *slot = &shared->slots[state->batches - 1];
@@ -368,7 +368,7 @@ batch_state_take_overdue(int64 now, BatchProgress *progress, int64 *next)
 	int64		batch = 0;
 
 	*next = PG_INT64_MAX;
-	LWLockAcquire(&shared->lock, LW_SHARED);
+	shmem_lock(&shared->lock, LW_SHARED);
 	for (int i = 0; i < SLOTS; i++)
 	{
 		BatchSlot  *slot = &shared->slots[i];
@@ -402,7 +402,7 @@ batch_state_add(int64 batch, BatchProgress *progress)
 
 	memset(progress, 0, sizeof(BatchProgress));
 	progress->witness = BATCH_NOT_PROBED;
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	slot = find_slot(batch, true);
 	if (slot != NULL)
 	{
@@ -426,7 +426,7 @@ batch_state_set(int64 batch, BatchState state, bool goes_on,
 	int64		retry_at = PG_INT64_MAX;
 	int64		now = clock_monotonic();
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	slot = find_slot(batch, false);
 
 	/* If a member was finished meanwhile, that may have been this one. */

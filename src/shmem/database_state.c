@@ -265,7 +265,7 @@ database_list(int *n)
 	const DatabaseState *states = shared->states;
 
 	*n = 0;
-	LWLockAcquire(&shared->lock, LW_SHARED);
+	shmem_lock(&shared->lock, LW_SHARED);
 	for (int i = 0; i < DATABASES_MAX; i++)
 		if (OidIsValid(states[i].database) && states[i].state != WORKER_NONE)
 			list[(*n)++] = states[i];
@@ -279,7 +279,7 @@ database_announce(void)
 {
 	bool		wanted = false;
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	mine = database_find(MyDatabaseId, true);
 	if (mine != NULL && mine->state == WORKER_NONE)
 	{
@@ -321,7 +321,7 @@ database_vacate(Oid database)
 {
 	DatabaseState *state;
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	state = database_find(database, false);
 	if (state != NULL)
 	{
@@ -482,7 +482,7 @@ database_wake_worker(void)
 {
 	DatabaseState *state;
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	state = database_find(MyDatabaseId, false);
 	if (state != NULL)
 		set_latch_of(&state->proc);
@@ -614,7 +614,7 @@ database_end(XactEvent event)
 		 */
 		if (mine != NULL)
 		{
-			LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+			shmem_lock(&shared->lock, LW_EXCLUSIVE);
 			pg_atomic_fetch_add_u32(&mine->creations, 1);
 			LWLockRelease(&shared->lock);
 

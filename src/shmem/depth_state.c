@@ -278,7 +278,7 @@ depth_has_counted(int32 queue_id, int64 id, uint64 *generation)
 	/* No recount runs, as a rule, and this is called for each change. */
 	if (pg_atomic_read_u64(&state->base) == *generation)
 		return true;
-	LWLockAcquire(&shared->lock, LW_SHARED);
+	shmem_lock(&shared->lock, LW_SHARED);
 	*generation = pg_atomic_read_u64(&state->generation);
 	result = depth_cursor_is_behind(&state->cursor, queue_id, id);
 	LWLockRelease(&shared->lock);
@@ -338,7 +338,7 @@ depth_adds_change(uint64 *generation, bool counted, int32 queue_id,
 	if (counted && *generation == pg_atomic_read_u64(&state->generation))
 		return true;
 
-	LWLockAcquire(&shared->lock, LW_SHARED);
+	shmem_lock(&shared->lock, LW_SHARED);
 	*generation = pg_atomic_read_u64(&state->generation);
 
 	/* A later step shows us. */
@@ -391,7 +391,7 @@ depth_begin_recount(void)
 
 	if (state == NULL)
 		return false;
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 
 	/*
 	 * What is lost from here on needs another recount.  But the last one is
@@ -422,7 +422,7 @@ depth_begin_step(const DepthCursor *to)
 		return NULL;
 
 	/* With the lock, a transaction sees both or neither. */
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	state->step = state->cursor;
 	state->cursor = *to;
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
@@ -468,7 +468,7 @@ depth_begin_end_of_claim(TimestampTz end)
 		return false;
 
 	/* No recount begins, and no step of one, until we have finished. */
-	LWLockAcquire(&shared->lock, LW_SHARED);
+	shmem_lock(&shared->lock, LW_SHARED);
 	if (pg_atomic_read_u64(&state->base) !=
 		pg_atomic_read_u64(&state->generation) &&
 		database_mine()->pid != MyProcPid)

@@ -79,7 +79,7 @@ error_state_set(Oid extension, int32 queue_id, const char *text,
 {
 	QueueError *error;
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	error = find_error(extension, queue_id);
 	if (error == NULL)
 	{
@@ -111,7 +111,7 @@ error_state_get(Oid extension, int32 queue_id, QueueError *error)
 {
 	QueueError *found;
 
-	LWLockAcquire(&shared->lock, LW_SHARED);
+	shmem_lock(&shared->lock, LW_SHARED);
 	found = find_error(extension, queue_id);
 	if (found != NULL)
 		*error = *found;
@@ -128,7 +128,7 @@ error_state_next(int *from, QueueError *error)
 {
 	bool		found = false;
 
-	LWLockAcquire(&shared->lock, LW_SHARED);
+	shmem_lock(&shared->lock, LW_SHARED);
 	for (; *from < ERRORS_MAX && !found; (*from)++)
 	{
 		found = shared->errors[*from].database == MyDatabaseId;
@@ -145,7 +145,7 @@ error_state_remove(const QueueError *error)
 {
 	QueueError *found;
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	found = find_error(error->extension, error->queue_id);
 	if (found != NULL && found->error_at == error->error_at)
 		found->database = InvalidOid;

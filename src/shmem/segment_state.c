@@ -129,7 +129,7 @@ segment_state_own(void)
 	for (int i = 0; i < ALL_SEGMENTS; i++)
 		has_rows[i] = message_table_has_pages(i);
 
-	LWLockAcquire(database_lock(), LW_EXCLUSIVE);
+	shmem_lock(database_lock(), LW_EXCLUSIVE);
 
 	/* By now the entry may be another database's, or the state ours. */
 	if (mine->database == MyDatabaseId)

@@ -272,3 +272,26 @@ shmem_init_lock(LWLock *lock, LockKind kind)
 {
 	LWLockInitialize(lock, header->tranches[kind]);
 }
+
+#ifdef USE_ASSERT_CHECKING
+/*
+ * Returns whether the session may take a lock: it holds none that comes later
+ * in the order, nor another one of this kind.
+ */
+bool
+shmem_may_lock(LWLock *lock)
+{
+	static LWLock *held[LOCK_KINDS];
+	int			kind = 0;
+
+	while (header->tranches[kind] != lock->tranche)
+		kind++;
+
+	/* A lock that was taken before may have been released since. */
+	for (int i = kind; i < LOCK_KINDS; i++)
+		if (held[i] != NULL && LWLockHeldByMe(held[i]))
+			return false;
+	held[kind] = lock;
+	return true;
+}
+#endif

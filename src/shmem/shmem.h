@@ -14,7 +14,8 @@
 #include "storage/lwlock.h"
 
 /*
- * What a lock in shared memory protects; each has a name in pg_stat_activity
+ * What a lock in shared memory protects; each has a name in pg_stat_activity.
+ * They are taken in this order.
  */
 typedef enum LockKind
 {
@@ -23,10 +24,10 @@ typedef enum LockKind
 	LOCK_MAP,					/* one availability map */
 	LOCK_LANES,					/* the table of lanes */
 	LOCK_RUNNERS,				/* the array of runners */
-	LOCK_RECOUNT,				/* the snapshot of the last recount */
 	LOCK_BATCHES,				/* which batches may have finished */
 	LOCK_ERRORS,				/* the last errors of queues */
 	LOCK_PREPARED,				/* what prepared transactions have changed */
+	LOCK_RECOUNT,				/* the snapshot of the last recount */
 	LOCK_KINDS					/* number of kinds */
 } LockKind;
 
@@ -37,5 +38,14 @@ extern void shmem_init(void);
 extern bool shmem_is_preloaded(void);
 extern TimestampTz shmem_started_at(void);
 extern void shmem_init_lock(LWLock *lock, LockKind kind);
+extern bool shmem_may_lock(LWLock *lock);
+
+/* Take a lock in shared memory. */
+static inline void
+shmem_lock(LWLock *lock, LWLockMode mode)
+{
+	Assert(shmem_may_lock(lock));
+	LWLockAcquire(lock, mode);
+}
 
 #endif							/* QUEUE_SHMEM_H */

@@ -35,6 +35,7 @@
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
 #include "shmem/error_state.h"
+#include "shmem/shmem.h"
 #include "stats/counters.h"
 #include "stats/counters_table.h"
 #include "storage/counts.h"
@@ -129,7 +130,7 @@ counters_flush(uint32 *from, int max, int64 *expired)
 		if (map_database(map) != MyDatabaseId ||
 			map_extension(map) != extension)
 			continue;
-		LWLockAcquire(&map->lock, LW_EXCLUSIVE);
+		shmem_lock(&map->lock, LW_EXCLUSIVE);
 		add.extension = extension;
 		add.queue_id = map_queue_id(map);
 		LWLockRelease(&map->lock);

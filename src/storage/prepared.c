@@ -125,7 +125,7 @@ prepared_add_changes(bool all)
 {
 	int			n = pending_list.n;
 
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	if (n > PREPARED_MAX - shared->n)
 		make_room();
 	if (!all || n > PREPARED_MAX - shared->n)
@@ -164,7 +164,7 @@ return_ended(void)
 	 * Under the lock: if it were only copied, an error would lose what is not
 	 * returned yet.
 	 */
-	LWLockAcquire(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < shared->n; i++)
 	{
 		PreparedChange *item = &shared->items[i];
@@ -194,7 +194,7 @@ is_listed(TransactionId xid)
 {
 	bool		found = false;
 
-	LWLockAcquire(&shared->lock, LW_SHARED);
+	shmem_lock(&shared->lock, LW_SHARED);
 	for (int i = 0; i < shared->n && !found; i++)
 		found = shared->items[i].database == MyDatabaseId &&
 			shared->items[i].xid == xid;
