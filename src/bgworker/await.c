@@ -29,6 +29,7 @@
 
 #include "bgworker/await.h"
 #include "bgworker/wakeup.h"
+#include "map/availability_reserve.h"
 #include "queue/finished.h"
 #include "queue/registry.h"
 #include "shmem/await_state.h"
@@ -137,6 +138,7 @@ wait_for_end(const char *name, int64 id, int64 deadline, MemoryContext context)
 
 		/* What the look has used ends with this, above all its locks. */
 		wakeup_commit();
+		Assert(availability_may_wait());
 		ConditionVariableTimedSleep(condition, pause,
 									compat_wait_event("QueueAwait"));
 		wakeup_check_client();

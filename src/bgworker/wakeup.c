@@ -38,6 +38,7 @@
 #include "bgworker/wakeup.h"
 #include "claim/claim_scan.h"
 #include "map/availability.h"
+#include "map/availability_reserve.h"
 #include "map/availability_visit.h"
 #include "queue/missing_queue.h"
 #include "queue/registry.h"
@@ -187,6 +188,7 @@ wait_for_arrival(const char *name, int32 id, int64 deadline)
 
 	/* A probe takes no transaction id, so a session that waits holds none. */
 	Assert(!TransactionIdIsValid(GetTopTransactionIdIfAny()));
+	Assert(availability_may_wait());
 	wake_at = map_wake_at(map);
 	timeout = wakeup_ms_until(deadline, clock_monotonic(), PROBE_MS);
 

@@ -23,6 +23,7 @@
 
 #include "catalog/message_table.h"
 #include "catalog/relations.h"
+#include "util/xact.h"
 
 static bool is_not_null_predicate(Relation index);
 static void open_locked_segment(MessageTable *table, int segment, Oid relid,
@@ -34,6 +35,7 @@ message_table_open(MessageTable *table, int segment, LOCKMODE lockmode)
 {
 	Oid			relid = catalog_segment_oid(segment);
 
+	Assert(!xact_has_ended);
 	LockRelationOid(relid, lockmode);
 	open_locked_segment(table, segment, relid, lockmode);
 }

@@ -44,6 +44,7 @@
 #include "catalog/row_check.h"
 #include "catalog/tables.h"
 #include "util/version.h"
+#include "util/xact.h"
 
 #define VERSION_HINT \
 	"If the extension has another version in this database, run ALTER EXTENSION queue UPDATE, or restart the server with the library of its version. Otherwise restore %s from a backup."
@@ -319,6 +320,7 @@ load_catalog(void)
 	uint64		before = generation;
 	Oid			schema = get_namespace_oid(CATALOG_SCHEMA, true);
 
+	Assert(!xact_has_ended);
 	for (int i = 0; i < CATALOG_RELATIONS; i++)
 		c.relations[i] = find_relation(schema, relations[i].name);
 	for (int i = 0; i < ALL_SEGMENTS; i++)
@@ -535,6 +537,7 @@ catalog_open(CatalogRelation table, LOCKMODE lockmode, Oid *index)
 	Oid			oid = catalog_oid(table);
 	Relation	rel;
 
+	Assert(!xact_has_ended);
 	LockRelationOid(oid, lockmode);
 	rel = catalog_open_locked(oid);
 

@@ -73,6 +73,7 @@
 #include "claim/lane_scan.h"
 #include "claim/map_scan.h"
 #include "map/availability.h"
+#include "map/availability_reserve.h"
 #include "map/availability_visit.h"
 #include "map/lanes.h"
 #include "map/message_ranges.h"
@@ -138,6 +139,7 @@ claim_scan_pass(ClaimScan *scan)
 {
 	bool		probes = scan->request.mode == CLAIM_SCAN_PROBE;
 
+	Assert(!availability_is_reserving());
 	begin_pass(scan);
 
 	/*
@@ -170,6 +172,12 @@ claim_scan_pass(ClaimScan *scan)
 		else
 			map_scan_pass(scan);
 	}
+
+	/* What is marked has its range in 31 bits (ClaimId.span). */
+	Assert(scan->result.chosen.n <= scan->request.limit);
+	Assert(scan->result.chosen.n == 0 ||
+		   (scan->result.min_number <= scan->result.max_number &&
+			scan->result.max_number - scan->result.min_number <= PG_INT32_MAX));
 
 	/* The pass may have waited for other sessions or for a table. */
 	scan->result.now = scan->pass.now = GetCurrentTimestamp();
@@ -259,6 +267,7 @@ claim_scan_end_pass(ClaimScan *scan)
 	int32		queue_id = scan->request.queue->id;
 
 	availability_close();
+	Assert(!availability_is_reserving());
 	claim_scan_end_groups(scan);
 	lane_scan_end(scan);
 	for (int i = 0; i < pass->expired.n; i++)

@@ -95,6 +95,7 @@ typedef struct ScanPass
 								 * order of a claim */
 	MessageScan *rows;			/* the messages */
 	int			nsnapshots;		/* pushed, to be popped at the end */
+	uint64		reservations;	/* before the last one was taken */
 	int			nscanned;		/* messages scanned in ranges of the map */
 	uint32		moves;			/* segment_moves() at the beginning */
 

@@ -94,6 +94,8 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 	bool		counted = pass->groups != NULL &&
 	scan_row_counts_as_claimed(row, class);
 
+	Assert(row->form.queue_id == scan->request.queue->id);
+
 	/* Only read where own ranges are scanned (map_scan.c). */
 	if (!row->in_range)
 		pass->own_scanned_to = row->form.id;

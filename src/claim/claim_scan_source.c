@@ -52,6 +52,7 @@
 void
 claim_scan_push_snapshot(ClaimScan *scan)
 {
+	scan->pass.reservations = availability_reservations;
 	segment_push_snapshot();
 	scan->pass.nsnapshots++;
 }
@@ -219,6 +220,9 @@ claim_scan_add_range(ClaimScan *scan, const MessageRange *range,
 		if (!has_snapshot)
 			claim_scan_push_snapshot(scan);
 		has_snapshot = false;
+
+		/* What ends before the snapshot is taken finds the range reserved. */
+		Assert(pass->reservations == availability_reservations);
 		message_scan_add_range(pass->rows, range);
 	} while (!message_scan_is_blocked(pass->rows) &&
 			 segment_snapshot_is_stale());
@@ -290,6 +294,7 @@ claim_scan_begin_again(ClaimScan *scan)
 {
 	if (scan->result.chosen.n > 0)
 		return false;
+	Assert(availability_may_wait());
 	message_scan_wait_for_lock(scan->pass.rows);
 	scan->pass.now = GetCurrentTimestamp();
 	return true;

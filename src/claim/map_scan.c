@@ -168,6 +168,7 @@ map_scan_probe(ClaimScan *scan)
 	int32		queue_id = scan->request.queue->id;
 	AvailabilityView view;
 
+	Assert(!availability_is_reserving());
 	for (;;)
 	{
 		/* There is no room for a map of this queue. */

@@ -120,10 +120,12 @@
 #include "catalog/relations.h"
 #include "map/availability.h"
 #include "map/lanes.h"
+#include "map/map_check.h"
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
+#include "util/xact.h"
 
 #define RECHECK_PAUSE		USECS_PER_SEC	/* between scans of a message that
 											 * is locked */
@@ -156,6 +158,7 @@ static int64 take_from_block(AvailabilityMap *map, int64 block,
 void
 availability_clear(AvailabilityMap *map, TimestampTz now)
 {
+	Assert(map_is_locked(map));
 	lanes_forget(map);
 	memset(map->next, 0, sizeof(map->next));
 	map->knows_delivered = false;
@@ -227,6 +230,8 @@ availability_set_wake_at(AvailabilityMap *map)
 	TimestampTz at = Min(map->expires_at, map->delayed.due);
 	TimestampTz lanes_at = lanes_next_wake(map);
 
+	Assert(map_is_locked(map));
+
 	/* Many lanes may wait: wake them together. */
 	if (lanes_at != DT_NOEND)
 		at = Min(at, (lanes_at / LANES_PAUSE + 1) * LANES_PAUSE);
@@ -268,6 +273,7 @@ availability_unlock_and_wake(AvailabilityMap *map, int64 arrivals)
 		shmem_set_flag(map, MAP_READY);
 		waiters = (int) Min(map->waiters, arrivals);
 	}
+	map_check(map);
 	LWLockRelease(&map->lock);
 	for (; waiters > 0; waiters--)
 		ConditionVariableSignal(&map->arrival);
@@ -283,7 +289,6 @@ availability_unlock_returned(AvailabilityMap *map)
 {
 	bool		waiting = map->waiting;
 
-	Assert(map->open >= 0);
 	map->waiting = false;
 	availability_unlock_and_wake(map, 0);
 	if (waiting)
@@ -297,6 +302,8 @@ availability_unlock_returned(AvailabilityMap *map)
 void
 availability_clear_ready(AvailabilityMap *map, TimestampTz now)
 {
+	Assert(map_is_locked(map));
+
 	/* What is reserved may be free, and is not in the map. */
 	if (map->open > 0 || map->delayed.due <= now || map->nlanes > 0)
 		return;
@@ -370,6 +377,7 @@ availability_take_numbers(int32 queue_id, int priorities, int wanted, int *n)
 	uint64		taken_for = 0;	/* incarnation for which it was taken */
 	uint32		switches = segment_switches();
 
+	Assert(!xact_has_ended);
 	for (;;)
 	{
 		AvailabilityMap *map = shmem_get_map(queue_id);
@@ -432,6 +440,7 @@ raise_end(AvailabilityMap *map, int priority, int64 end)
 {
 	bool		scanned = map->next[priority] >= map->end[priority];
 
+	Assert(map_is_locked(map) && map->knows_numbers);
 	map->end[priority] = Max(map->end[priority], end);
 
 	/*
@@ -470,6 +479,7 @@ take_from_block(AvailabilityMap *map, int64 block, uint32 switches,
 		*n = Min(wanted, MESSAGE_ID_BLOCK);
 		return block;
 	}
+	Assert(map->block_next < map->block_end);
 	first = map->block_next;
 	*n = (int) Min(wanted, map->block_end - first);
 	map->block_next += *n;
@@ -583,6 +593,7 @@ availability_add_delayed(AvailabilityMap *map, TimestampTz from,
 {
 	DelayedInfo *delayed = &map->delayed;
 
+	Assert(map_is_locked(map));
 	delayed->from = Min(delayed->from, from);
 	delayed->due = Min(delayed->due, Max(due, DUE_UNKNOWN));
 }
@@ -602,6 +613,7 @@ void
 availability_add_range(AvailabilityMap *map, LaneId lane,
 					   const MessageRange *range, TimestampTz now)
 {
+	Assert(map_is_locked(map) && range->first <= range->last);
 	if (!map->has_lanes)
 		message_ranges_add(&map->ranges, range, now);
 	else if (range->due == DT_NOBEGIN)
@@ -661,6 +673,7 @@ availability_prepare(Oid extension, int32 queue_id, LaneId lane,
 void
 availability_lose_delivered(AvailabilityMap *map)
 {
+	Assert(map_is_locked(map) && map->has_lanes);
 	map->knows_delivered = false;
 	map->learn_at = GetCurrentTimestamp() + FULL_SCAN_MIN;
 }
@@ -685,6 +698,7 @@ void
 availability_add_overflow(AvailabilityMap *map, const MessageRange *range,
 						  TimestampTz now)
 {
+	Assert(map_is_locked(map) && map->has_lanes && range->due == DT_NOBEGIN);
 	map->overflow[range->priority] = Min(map->overflow[range->priority],
 										 range->first);
 	message_ranges_add(&map->ranges, range, now);
@@ -711,6 +725,8 @@ availability_pick_overflow(const AvailabilityMap *map)
 void
 availability_close_overflow(AvailabilityMap *map)
 {
+	Assert(map_is_locked(map));
+
 	/* Another session has reserved some, which is not in the ranges. */
 	if (map->open_overflow > 0)
 		return;
@@ -724,51 +740,6 @@ availability_close_overflow(AvailabilityMap *map)
 			map->overflow[range->priority] =
 				Min(map->overflow[range->priority], range->first);
 	}
-}
-
-/* --- Queues that are dropped, or move between servers --- */
-
-/*
- * The queue was dropped, or has moved to another server: other queues get its
- * room, and the worker has nothing to do here.
- */
-void
-availability_drop_queue(Oid extension, int32 queue_id)
-{
-	AvailabilityMap *map = shmem_find_map(extension, queue_id);
-
-	if (map == NULL)
-		return;
-
-	/* If it comes back, it has rows whose numbers no push was given here. */
-	availability_restored(map, GetCurrentTimestamp());
-
-	/* Then its counts in the table include these. */
-	memset(map->counts, 0, sizeof(map->counts));
-	shmem_clear_flag(map, MAP_COUNTED);
-	shmem_clear_flag(map, MAP_READY);
-	pg_atomic_write_u64(&map->wake_at, (uint64) DT_NOEND);
-	LWLockRelease(&map->lock);
-	shmem_give_back_map(extension, queue_id);
-}
-
-/*
- * The queue has come from another server, or gone there: forget all, wake the
- * sessions that wait, and have listeners notified.
- */
-void
-availability_move_queue(Oid extension, int32 queue_id)
-{
-	AvailabilityMap *map = shmem_find_map(extension, queue_id);
-
-	/* The worker finds it by visiting all queues. */
-	if (map == NULL)
-	{
-		database_map_missing(database_mine(), DT_NOBEGIN);
-		return;
-	}
-	availability_reset(map, GetCurrentTimestamp());
-	availability_unlock_and_wake(map, INT_MAX);
 }
 
 /* --- Full scans of queues that seem empty --- */

@@ -140,6 +140,14 @@ typedef struct AvailabilityMap
 								 * that has read all of the queue, or 0 */
 } AvailabilityMap;
 
+/* Returns whether this session has locked the map, and may change it. */
+static inline bool
+map_is_locked(const AvailabilityMap *map)
+{
+	return LWLockHeldByMeInMode(unconstify(LWLock *, &map->lock),
+								LW_EXCLUSIVE);
+}
+
 static inline Oid
 map_database(const AvailabilityMap *map)
 {
@@ -214,9 +222,6 @@ extern void availability_prepare(Oid extension, int32 queue_id, LaneId lane,
 								 const MessageRange *range);
 extern TimestampTz availability_recheck_at(TimestampTz now);
 extern void availability_tell_due(int32 queue_id, TimestampTz due);
-
-extern void availability_drop_queue(Oid extension, int32 queue_id);
-extern void availability_move_queue(Oid extension, int32 queue_id);
 
 /* Full scans of queues that seem empty */
 extern bool availability_full_scan_is_due(int32 queue_id, TimestampTz now);

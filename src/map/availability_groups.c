@@ -54,6 +54,7 @@ find_own_map(int32 queue_id)
 bool
 availability_set_lanes(AvailabilityMap *map, int bound)
 {
+	Assert(map_is_locked(map));
 	if (map->has_lanes && map->bound == bound)
 		return false;
 

@@ -47,6 +47,7 @@ availability_add_lanes(AvailabilityMap *map, const ReserveRequest *request,
 	uint32		changes;		/* of no use without a bound */
 	int			n = 1;
 
+	Assert(map_is_locked(map) && reserved.n == 0);
 	while (n < max && lanes_take(map, width, &reserved.lanes[n].lane,
 								 &changes, &reserved.lanes[n].range))
 		n++;
@@ -123,6 +124,7 @@ availability_more_of_lanes(const LaneId *lanes, int n, int64 width)
 			reserved.n++;
 	}
 	reserved.reorders = true;
+	availability_reservations++;
 	LWLockRelease(&map->lock);
 	return reserved.n;
 }

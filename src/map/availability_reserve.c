@@ -36,6 +36,7 @@
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
+#include "util/xact.h"
 
 /* How many numbers a claim reserves, at least */
 #define OVERDUE_WIDTH	4096	/* of an overdue range, which may be sparse */
@@ -82,6 +83,8 @@ static struct
 	DelayedInfo after;			/* what it knows if the transaction commits */
 }			moving;
 
+uint64		availability_reservations = 0;
+
 static int	pick_fresh(const AvailabilityMap *map);
 static void take_fresh(AvailabilityMap *map, int priority, int64 width);
 static void take_range(AvailabilityMap *map, int i, int64 width);
@@ -112,6 +115,10 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 	ReserveResult result = RESERVE_NONE;
 	bool		forgotten = false;
 
+	/* What was reserved before is given back by now. */
+	Assert(!xact_has_ended);
+	Assert(reserved.range.last < reserved.range.first ||
+		   reserved.map == NULL);
 	map = shmem_get_map(request->queue_id);
 
 	/* While we have something reserved, its map is not given back. */
@@ -139,6 +146,7 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 			map->open++;
 		reserved.map = map;
 		*range = reserved.range;
+		availability_reservations++;
 		result = RESERVE_DONE;
 	}
 	else
@@ -459,7 +467,7 @@ availability_give_back(int64 scanned_to, const MessageRanges *passed,
 	ReservedKind kind = reserved.kind;
 	MessageRange rest = reserved.range;
 
-	Assert(map != NULL);
+	Assert(map != NULL && scanned_to <= rest.last);
 	rest.first = Max(rest.first, scanned_to + 1);
 
 	/* availability_close_all() must not give it back again after an error. */
@@ -666,4 +674,11 @@ bool
 availability_is_reserving(void)
 {
 	return reserved.map != NULL || moving.map != NULL;
+}
+
+/* Returns whether this session may wait for another one. */
+bool
+availability_may_wait(void)
+{
+	return !availability_is_reserving() && !xact_has_ended;
 }

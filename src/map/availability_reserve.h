@@ -68,6 +68,9 @@ typedef enum ReserveResult
 								 * room for a map, and then the wait fails */
 } ReserveResult;
 
+/* How often this session has reserved something */
+extern uint64 availability_reservations;
+
 /* A range */
 extern ReserveResult availability_reserve(ReserveRequest *request,
 										  MessageRange *range);
@@ -88,5 +91,6 @@ extern void availability_moved(TimestampTz from, TimestampTz due);
 extern void availability_close_all(void);
 extern void availability_end_move(bool commit);
 extern bool availability_is_reserving(void);
+extern bool availability_may_wait(void);
 
 #endif							/* QUEUE_AVAILABILITY_RESERVE_H */

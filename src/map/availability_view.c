@@ -21,6 +21,7 @@
 #include "catalog/relations.h"
 #include "map/availability.h"
 #include "map/availability_groups.h"
+#include "map/availability_reserve.h"
 #include "map/availability_view.h"
 #include "map/lanes.h"
 #include "map/shmem_maps.h"
@@ -143,6 +144,8 @@ sleep_until_close(AvailabilityMap *map)
 {
 	ConditionVariable *closing = shmem_close_condition(map);
 	bool		waits;
+
+	Assert(availability_may_wait());
 
 	/* First, so that a close after our test of the map wakes us. */
 	ConditionVariablePrepareToSleep(closing);

@@ -511,6 +511,51 @@ cut_swept(AvailabilityMap *map)
 	return found;
 }
 
+/* --- Queues that are dropped, or move between servers --- */
+
+/*
+ * The queue was dropped, or has moved to another server: other queues get its
+ * room, and the worker has nothing to do here.
+ */
+void
+availability_drop_queue(Oid extension, int32 queue_id)
+{
+	AvailabilityMap *map = shmem_find_map(extension, queue_id);
+
+	if (map == NULL)
+		return;
+
+	/* If it comes back, it has rows whose numbers no push was given here. */
+	availability_restored(map, GetCurrentTimestamp());
+
+	/* Then its counts in the table include these. */
+	memset(map->counts, 0, sizeof(map->counts));
+	shmem_clear_flag(map, MAP_COUNTED);
+	shmem_clear_flag(map, MAP_READY);
+	pg_atomic_write_u64(&map->wake_at, (uint64) DT_NOEND);
+	LWLockRelease(&map->lock);
+	shmem_give_back_map(extension, queue_id);
+}
+
+/*
+ * The queue has come from another server, or gone there: forget all, wake the
+ * sessions that wait, and have listeners notified.
+ */
+void
+availability_move_queue(Oid extension, int32 queue_id)
+{
+	AvailabilityMap *map = shmem_find_map(extension, queue_id);
+
+	/* The worker finds it by visiting all queues. */
+	if (map == NULL)
+	{
+		database_map_missing(database_mine(), DT_NOBEGIN);
+		return;
+	}
+	availability_reset(map, GetCurrentTimestamp());
+	availability_unlock_and_wake(map, INT_MAX);
+}
+
 /* --- Sessions that wait for messages --- */
 
 /*

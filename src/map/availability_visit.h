@@ -53,6 +53,10 @@ extern void availability_end_sweep(const MessageRanges *passed, int found,
 extern void availability_publish_sweep(bool commit);
 extern bool availability_has_sweep(void);
 
+/* Queues that are dropped, or move between servers */
+extern void availability_drop_queue(Oid extension, int32 queue_id);
+extern void availability_move_queue(Oid extension, int32 queue_id);
+
 /* Sessions that wait for messages */
 extern AvailabilityMap *availability_begin_wait(int32 queue_id);
 extern void availability_end_wait(bool pass_on);

@@ -66,8 +66,8 @@
  *	                                            the earliest time first
  *	  HAS_TURN  otherwise                       in the ring first_lane
  *
- *	  These are the transitions.  A lane of which not_before is set comes to
- *	  WAITS where the table says HAS_TURN.
+ *	  These are the transitions (lane_transitions).  A lane of which
+ *	  not_before is set comes to WAITS where the table says HAS_TURN.
  *
  *	  Event                      From      To              Function
  *	  -------------------------  --------  --------------  -------------------
@@ -132,6 +132,19 @@ static void take_from_lane(AvailabilityMap *map, Lane *entry, int64 width,
 						   MessageRange *range);
 
 /* --- States --- */
+
+#define TO(state)	(1 << (state))
+
+/* The states that may follow each one, if the map does not forget the lane */
+static const uint8 lane_transitions[] PG_USED_FOR_ASSERTS_ONLY = {
+	[LANE_NO_ENTRY] = TO(LANE_NO_ENTRY) | TO(LANE_EMPTY) | TO(LANE_HAS_TURN),
+	[LANE_TAKEN] = TO(LANE_NO_ENTRY) | TO(LANE_FULL) | TO(LANE_EMPTY) |
+	TO(LANE_WAITS) | TO(LANE_HAS_TURN),
+	[LANE_FULL] = TO(LANE_WAITS) | TO(LANE_HAS_TURN),
+	[LANE_EMPTY] = TO(LANE_NO_ENTRY) | TO(LANE_WAITS) | TO(LANE_HAS_TURN),
+	[LANE_WAITS] = TO(LANE_HAS_TURN),
+	[LANE_HAS_TURN] = TO(LANE_NO_ENTRY) | TO(LANE_TAKEN)
+};
 
 /*
  * Merge two heaps, or what is left of one.  Returns the first lane.
@@ -256,12 +269,15 @@ state_of_untaken(const Lane *entry)
 static void
 set_lane_state(AvailabilityMap *map, Lane *entry, LaneState state)
 {
+	Assert(map_is_locked(map) && entry->map == map->number);
+
 	/*
 	 * Its turn must not move when its state is the same.  But an entry that
 	 * was just made, and got no piece, has to be freed.
 	 */
 	if (state == entry->state && state != LANE_NO_ENTRY)
 		return;
+	Assert((lane_transitions[entry->state] & TO(state)) != 0);
 
 	/* An entry that was just made is in no place yet. */
 	if (entry->state != LANE_NO_ENTRY)
@@ -309,6 +325,7 @@ lanes_add(AvailabilityMap *map, LaneId lane, const MessageRange *range,
 	PieceList  *list = entry == NULL ? NULL : &entry->pieces[range->priority];
 	bool		added;
 
+	Assert(map->has_lanes && !lane_equals(lane, LANE_OF_OVERFLOW));
 	if (only_between && (list == NULL || list->first == 0 ||
 						 range->first > lane_last_number(list)))
 		return false;
@@ -382,6 +399,7 @@ lanes_take(AvailabilityMap *map, int64 width, LaneId *lane, uint32 *changes,
 {
 	Lane	   *entry;
 
+	Assert(map_is_locked(map) && map->has_lanes && width > 0);
 	if (map->first_lane == 0)
 		return false;
 
@@ -390,6 +408,7 @@ lanes_take(AvailabilityMap *map, int64 width, LaneId *lane, uint32 *changes,
 	*changes = entry->changed;
 
 	/* The ring begins with the next lane, so this one is the last. */
+	Assert(entry->state == LANE_HAS_TURN);
 	map->first_lane = entry->next;
 	take_from_lane(map, entry, width, range);
 	return true;
@@ -446,6 +465,7 @@ lanes_forget(AvailabilityMap *map)
 {
 	EntryNumber number;
 
+	Assert(map_is_locked(map));
 	while ((number = map->waiting_lanes) != 0 ||
 		   (number = map->first_lane) != 0 ||
 		   (number = map->first_resting) != 0)
@@ -455,7 +475,8 @@ lanes_forget(AvailabilityMap *map)
 		for (int p = 0; p < QUEUE_PRIORITIES; p++)
 			lane_free_pieces(map, &entry->pieces[p]);
 		lane_free_pieces(map, &entry->delivered);
-		set_lane_state(map, entry, LANE_NO_ENTRY);
+		leave_place(map, entry);
+		lane_free(map, entry);
 	}
 }
 
@@ -469,6 +490,7 @@ lanes_list(const AvailabilityMap *map, MessageRange *ranges, int max)
 	EntryNumber i = map->first_lane;
 	int			n = 0;
 
+	Assert(map_is_locked(map));
 	for (int left = map->nlanes; left > 0 && n <= max; left--)
 	{
 		for (int p = QUEUE_PRIORITIES - 1; p >= 0 && n <= max; p--)
@@ -511,6 +533,7 @@ lanes_add_delivered(AvailabilityMap *map, LaneId lane,
 	Lane	   *entry = lane_find(map, lane);
 	bool		known;
 
+	Assert(map->has_lanes && lane_is_group(lane));
 	if (entry == NULL)
 		entry = lane_make(map, lane, true);
 	if (entry == NULL)
@@ -542,6 +565,7 @@ lanes_set_delivered(AvailabilityMap *map, LaneId lane,
 	/* The map has forgotten it meanwhile. */
 	if (entry == NULL)
 		return nfound == 0;
+	Assert(lane_is_group(lane));
 	for (int i = 0; i < nold; i++)
 		lane_cut_pieces(map, &entry->delivered, &old[i]);
 	for (int i = 0; i < nfound && result; i++)
@@ -647,6 +671,7 @@ lanes_wake(AvailabilityMap *map, TimestampTz now)
 {
 	int			n = 0;
 
+	Assert(map_is_locked(map));
 	while (map->waiting_lanes != 0)
 	{
 		Lane	   *entry = lane_at(map->waiting_lanes);

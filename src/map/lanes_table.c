@@ -254,6 +254,7 @@ lane_find(const AvailabilityMap *map, LaneId lane)
 {
 	TableEntry *entry;
 
+	Assert(map_is_locked(map));
 	shmem_lock(&shared->lock, LW_SHARED);
 	entry = table_first(&lanes, hash_lane(map->number, lane));
 	while (entry != NULL && (((Lane *) entry)->map != map->number ||
@@ -273,6 +274,7 @@ lane_make(AvailabilityMap *map, LaneId lane, bool reserve)
 	EntryNumber number;
 	Lane	   *entry = NULL;
 
+	Assert(map_is_locked(map) && lane_find(map, lane) == NULL);
 	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	number = take_unused(map, &shared->lanes, reserve);
 	if (number != 0)
@@ -295,6 +297,7 @@ lane_make(AvailabilityMap *map, LaneId lane, bool reserve)
 void
 lane_free(const AvailabilityMap *map, Lane *entry)
 {
+	Assert(entry->delivered.first == 0);
 	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	table_remove(&lanes, entry->number);
 	put_unused(map, &shared->lanes, entry->number);
@@ -339,6 +342,7 @@ insert_piece(const AvailabilityMap *map, PieceList *list,
 	EntryNumber number;
 	Piece	   *piece;
 
+	Assert(range->first <= range->last);
 	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	number = take_unused(map, &shared->pieces, reserve);
 	LWLockRelease(&shared->lock);
@@ -484,6 +488,8 @@ lane_take_pieces(const AvailabilityMap *map, PieceList *list, int64 width,
 {
 	int64		last = piece_at(list->first)->first + width - 1;
 	EntryNumber next;
+
+	Assert(list->first != 0 && width > 0);
 
 	fill_range(range, piece_at(list->first));
 	for (EntryNumber i = list->first;

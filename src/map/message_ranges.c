@@ -48,6 +48,7 @@ void
 message_ranges_add(MessageRanges *ranges, const MessageRange *range,
 				   TimestampTz now)
 {
+	Assert(range->first <= range->last);
 	for (int i = ranges->n - 1; i >= 0; i--)
 	{
 		MessageRange *old = &ranges->items[i];
@@ -69,6 +70,7 @@ message_ranges_add(MessageRanges *ranges, const MessageRange *range,
 void
 message_ranges_remove(MessageRanges *ranges, int i)
 {
+	Assert(i >= 0 && i < ranges->n);
 	ranges->items[i] = ranges->items[--ranges->n];
 }
 

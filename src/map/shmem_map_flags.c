@@ -41,6 +41,8 @@ flag_bit(EntryNumber number)
 void
 shmem_set_flag(const AvailabilityMap *map, MapFlag flag)
 {
+	Assert(map_is_locked(map));
+
 	/* Mostly it is set, and we need not write to a word that others read. */
 	if (!shmem_has_flag(map, flag))
 		pg_atomic_fetch_or_u32(flag_word(map->number, flag),
@@ -51,6 +53,7 @@ shmem_set_flag(const AvailabilityMap *map, MapFlag flag)
 void
 shmem_clear_flag(const AvailabilityMap *map, MapFlag flag)
 {
+	Assert(map_is_locked(map));
 	if (shmem_has_flag(map, flag))
 		pg_atomic_fetch_and_u32(flag_word(map->number, flag),
 								~flag_bit(map->number));

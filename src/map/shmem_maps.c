@@ -603,6 +603,9 @@ init_map(AvailabilityMap *map, const MapKey *key, EntryNumber owner)
 	bool		was_used = map->incarnation != 0;
 	DatabaseState *home = database_mine();
 
+	/* A session that has the old queue's map must not lose it. */
+	Assert(map_is_locked(map) && map->open == 0 && map->waiters == 0);
+	Assert(LWLockHeldByMeInMode(&shared->lock, LW_EXCLUSIVE));
 	pg_atomic_write_u32(&map->database, (uint32) key->database);
 	pg_atomic_write_u32(&map->extension, (uint32) key->extension);
 	pg_atomic_write_u32(&map->queue_id, (uint32) key->queue_id);

@@ -19,6 +19,7 @@
 #include "postgres.h"
 
 #include "catalog/tables.h"
+#include "map/availability_reserve.h"
 #include "push/dedup.h"
 #include "push/message_end.h"
 #include "queue/finished.h"
@@ -27,6 +28,7 @@
 #include "storage/batches.h"
 #include "storage/counts.h"
 #include "storage/message.h"
+#include "storage/message_row.h"
 
 /* What an end does.  A message is locked by now, but for the first two. */
 #define WAITS		0x01		/* it waits for a transaction that has locked
@@ -77,10 +79,13 @@ message_end(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	const EndRule *rule = &rules[end];
 	DedupEntry *entry = NULL;
 
+	/* Its rules and its history are those of its queue. */
+	Assert(message_row_queue(tuple) == queue->id);
 	if (terms == NULL)
 		terms = &no_terms;
 	if (rule->does & WAITS)
 	{
+		Assert(availability_may_wait());
 		if (!message_delete(table, tuple))
 			return false;
 	}

@@ -228,6 +228,9 @@ group_unlock(int32 queue_id, LaneId lane)
 		 * group, which changes the tag.
 		 */
 		LockRelease(&lock->tag, ExclusiveLock, false);
+
+		/* The last record takes its place, which keeps the order of levels. */
+		Assert(lock->xact.nest_level == GetCurrentTransactionNestLevel());
 		*lock = *(GroupLock *) xact_record(&locks, locks.n - 1);
 		locks.n--;
 		return;

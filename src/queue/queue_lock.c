@@ -86,6 +86,7 @@
 #include "utils/snapmgr.h"
 
 #include "catalog/relations.h"
+#include "map/availability_reserve.h"
 #include "queue/queue_lock.h"
 #include "queue/queue_table.h"
 #include "util/compat.h"
@@ -235,6 +236,7 @@ queue_lock(int32 queue_id, QueueAccess access, bool wait)
 	QueueLockResult result = QUEUE_LOCK_KEPT;
 
 	Assert(wait || mode == RowExclusiveLock);
+	Assert(!wait || availability_may_wait());
 	if (counted_xid != my_local_xid())
 	{
 		counted_xid = my_local_xid();

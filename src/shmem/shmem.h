@@ -19,15 +19,15 @@
  */
 typedef enum LockKind
 {
+	LOCK_PREPARED,				/* what prepared transactions have changed */
 	LOCK_DATABASES,				/* the array of databases */
+	LOCK_RECOUNT,				/* the snapshot of the last recount */
 	LOCK_MAPS,					/* the table of availability maps */
 	LOCK_MAP,					/* one availability map */
 	LOCK_LANES,					/* the table of lanes */
 	LOCK_RUNNERS,				/* the array of runners */
 	LOCK_BATCHES,				/* which batches may have finished */
 	LOCK_ERRORS,				/* the last errors of queues */
-	LOCK_PREPARED,				/* what prepared transactions have changed */
-	LOCK_RECOUNT,				/* the snapshot of the last recount */
 	LOCK_KINDS					/* number of kinds */
 } LockKind;
 

@@ -214,6 +214,8 @@ all_zero(const int64 *n, int count)
 static void
 add_depths_to_map(AvailabilityMap *map, uint64 generation, const int64 *depths)
 {
+	Assert(map_is_locked(map));
+
 	/* A later generation has begun, whose recount counts our changes. */
 	if (map->depth_generation > generation)
 		return;

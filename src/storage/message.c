@@ -51,6 +51,7 @@
 #include "utils/snapmgr.h"
 
 #include "catalog/message_id.h"
+#include "map/availability_reserve.h"
 #include "shmem/depth_state.h"
 #include "shmem/segment_state.h"
 #include "storage/batches.h"
@@ -214,6 +215,7 @@ message_lock(MessageTable *table, TupleTableSlot *slot, LockTupleMode mode,
 	TM_FailureData failure;
 	ItemPointerData tid = slot->tts_tid;
 
+	Assert(wait != LockWaitBlock || availability_may_wait());
 	message_record_change(table, row_tuple(slot));
 	return table_tuple_lock(table->heap, &tid, GetActiveSnapshot(), slot,
 							GetCurrentCommandId(true), mode, wait, 0,
@@ -273,6 +275,9 @@ message_insert(MessageTable *table, HeapTuple tuple)
 {
 	TupleTableSlot *slot = ExecStoreHeapTuple(tuple, table->out, false);
 
+	/* When it is due is known of a message in a table of delayed ones. */
+	Assert(segment_is_delayed(table->segment) ==
+		   !heap_attisnull(tuple, Anum_message_due_at, NULL));
 	record_new_version(table, tuple, PENDING_INSERT);
 	table_tuple_insert(table->heap, slot, GetCurrentCommandId(true), 0, NULL);
 	row_insert_index_entries(table->heap, &table->all, slot, NULL);
@@ -342,6 +347,7 @@ message_update_locked(MessageTable *table, HeapTuple old, HeapTuple new)
 	bool		new_entries = false;
 	TM_Result	result;
 
+	Assert(message_row_id(new) == message_row_id(old));
 	record_new_version(table, new, PENDING_CHANGE);
 	result = compat_table_tuple_update(table->heap, &old->t_self, slot,
 									   GetCurrentCommandId(true),
@@ -365,6 +371,7 @@ message_update_locked(MessageTable *table, HeapTuple old, HeapTuple new)
 bool
 message_update_as_seen(MessageTable *table, HeapTuple old, HeapTuple new)
 {
+	Assert(message_row_id(new) == message_row_id(old));
 	record_new_version(table, new, PENDING_CHANGE);
 
 	/*

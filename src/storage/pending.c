@@ -266,7 +266,8 @@ return_record(const PendingChange *record, TimestampTz now, TimestampTz due)
 	 * lane, would overtake it, and the lane would not know what was delivered
 	 * or that there is room.
 	 */
-	if (lane_equals(record->lane, LANE_OF_OVERFLOW) && !pending_is_push(record))
+	if (lane_equals(record->lane, LANE_OF_OVERFLOW) &&
+		!pending_is_push(record))
 		availability_clear_lanes(record->extension, record->queue_id);
 	switch (record->target)
 	{
@@ -447,6 +448,7 @@ pending_end(XactEvent event)
 	segment_end_transaction(event == XACT_EVENT_COMMIT);
 	if (end_uses_maps())
 		return_to_maps(event);
+	Assert(!availability_is_reserving());
 	restored = InvalidOid;
 	too_many = false;
 	segment_end_move();

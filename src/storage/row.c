@@ -47,6 +47,7 @@
 #include "catalog/message_table.h"
 #include "catalog/relations.h"
 #include "catalog/row_check.h"
+#include "map/availability_reserve.h"
 #include "storage/row.h"
 #include "util/compat.h"
 
@@ -484,6 +485,7 @@ row_lock(Relation rel, ItemPointer tid, LockTupleMode mode,
 	TM_FailureData failure;
 	TM_Result	result;
 
+	Assert(wait != LockWaitBlock || availability_may_wait());
 	PushActiveSnapshot(GetLatestSnapshot());
 	result = table_tuple_lock(rel, tid, GetActiveSnapshot(), slot,
 							  GetCurrentCommandId(true), mode, wait, 0,
@@ -502,8 +504,7 @@ row_lock(Relation rel, ItemPointer tid, LockTupleMode mode,
 		case TM_Invisible:
 		case TM_BeingModified:
 		default:
-			elog(ERROR, "unexpected result of locking a row: %d",
-				 (int) result);
+			elog(ERROR, "unexpected result of locking a row");
 	}
 }
 
@@ -547,8 +548,7 @@ row_update(Relation rel, ItemPointer tid, HeapTuple tuple)
 		case TM_BeingModified:
 		case TM_WouldBlock:
 		default:
-			elog(ERROR, "unexpected result of updating a row: %d",
-				 (int) result);
+			elog(ERROR, "unexpected result of updating a row");
 	}
 }
 

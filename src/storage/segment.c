@@ -56,6 +56,7 @@
 #include "catalog/tables.h"
 #include "shmem/segment_state.h"
 #include "storage/segment.h"
+#include "util/xact.h"
 
 /* Which segments have pages, as of this catalog_tables_generation() */
 static bool in_use[ALL_SEGMENTS];
@@ -196,6 +197,8 @@ emptied_count(void)
 void
 segment_push_snapshot(void)
 {
+	Assert(!xact_has_ended);
+
 	/* In this order: what is emptied later makes the snapshot stale. */
 	emptied_before = emptied_count();
 	pg_memory_barrier();

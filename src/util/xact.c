@@ -31,6 +31,8 @@
 #define LISTS_MAX	16
 #define FIRST_SIZE	16			/* records that there is room for at first */
 
+bool		xact_has_ended = false;
+
 static XactList *lists[LISTS_MAX];
 static int	nlists = 0;
 
@@ -61,6 +63,10 @@ xact_add(XactList *list)
 {
 	XactRecord *record;
 
+	Assert(!xact_has_ended);
+	Assert(list->n == 0 ||
+		   ((XactRecord *) xact_record(list, list->n - 1))->nest_level <=
+		   GetCurrentTransactionNestLevel());
 	if (list->n == list->size)
 	{
 		int			size = list->size == 0 ? FIRST_SIZE : list->size * 2;
@@ -91,9 +97,11 @@ lists_xact_callback(XactEvent event, void *arg)
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_PREPARE:
 		case XACT_EVENT_ABORT:
+			xact_has_ended = true;
 			for (int i = 0; i < nlists; i++)
 				if (lists[i]->end != NULL)
 					lists[i]->end(event);
+			xact_has_ended = false;
 			for (int i = 0; i < nlists; i++)
 			{
 				lists[i]->records = NULL;
@@ -120,6 +128,7 @@ lists_subxact_callback(SubXactEvent event, SubTransactionId mine,
 
 	if (event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB)
 		return;
+	xact_has_ended = event == SUBXACT_EVENT_ABORT_SUB;
 	for (int i = 0; i < nlists; i++)
 	{
 		XactList   *list = lists[i];
@@ -139,4 +148,5 @@ lists_subxact_callback(SubXactEvent event, SubTransactionId mine,
 		else
 			list->n = first;
 	}
+	xact_has_ended = false;
 }

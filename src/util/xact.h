@@ -43,6 +43,9 @@ xact_record(const XactList *list, int i)
 	return (char *) list->records + i * list->record_size;
 }
 
+/* The functions that must not fail, allocate or wait are running. */
+extern bool xact_has_ended;
+
 extern void xact_register(XactList *list);
 extern void *xact_add(XactList *list);
 

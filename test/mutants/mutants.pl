@@ -17,7 +17,7 @@ use warnings;
 use File::Basename;
 
 my $lists = dirname(__FILE__);
-my @rooms = qw(claim map push storage jobs queue other);
+my @rooms = qw(claim map push storage jobs queue other asserts);
 
 sub read_file
 {
@@ -141,6 +141,8 @@ for my $i (0 .. $#mutants)
 	my $number = $i + 1;
 	my $place = "$mutant->{file}:$mutant->{function}";
 
+	# What only an assertion finds is found in a build with assertions.
+	next if !@chosen && ($mutant->{room} eq 'asserts') != !!$ENV{ASSERT};
 	next if @chosen && !grep { $_ eq $mutant->{room} || $_ eq $number ||
 			$_ eq $mutant->{file} || $_ eq $place } @chosen;
 	print join("\t", $number, $place, $mutant->{mark}, $mutant->{verdict},
