@@ -128,6 +128,7 @@ my %call = (
 	queue_redrive => '%s',
 	queue_channel => '%s',
 	queue_is_empty => '%s',
+	'queue_router.push' => q{%s, '1'},
 	'queue_router.wait' => '%s, 10000',
 	topic_bind => q{'a', %s},
 	topic_unbind => q{'a', %s},
