@@ -238,8 +238,6 @@ extern int	availability_pick_overflow(const AvailabilityMap *map);
 extern void availability_close_overflow(AvailabilityMap *map);
 extern void availability_add_delayed(AvailabilityMap *map, TimestampTz from,
 									 TimestampTz due);
-extern bool availability_awaits_move(const AvailabilityMap *map,
-									 TimestampTz now);
 extern void availability_lose_delivered(AvailabilityMap *map);
 extern void availability_set_wake_at(AvailabilityMap *map);
 extern void availability_clear_ready(AvailabilityMap *map, TimestampTz now);

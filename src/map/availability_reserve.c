@@ -31,6 +31,7 @@
 #include "map/availability_groups.h"
 #include "map/availability_lanes.h"
 #include "map/availability_reserve.h"
+#include "map/availability_view.h"
 #include "map/lanes.h"
 #include "map/lanes_table.h"
 #include "map/shmem_maps.h"

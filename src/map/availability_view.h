@@ -31,6 +31,8 @@ extern bool availability_view(int32 queue_id, bool has_lanes,
 							  TimestampTz now, AvailabilityView *view);
 extern bool availability_peek(int32 queue_id, TimestampTz now,
 							  AvailabilityView *view);
+extern bool availability_awaits_move(const AvailabilityMap *map,
+									 TimestampTz now);
 extern bool availability_wait_for_close(int32 queue_id, int64 *until);
 
 #endif							/* QUEUE_AVAILABILITY_VIEW_H */
