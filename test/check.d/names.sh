@@ -23,7 +23,7 @@ known()
 # Those that take more than 40 s
 longest='models zaqar_conformance queue_web_browser queue_web zaqar activejob
 	activejob_alone site build languages conformance_node
-	conformance_python client_python conformance_python_async recipes
+	conformance_python conformance_activejob client_python conformance_python_async recipes
 	shard_move_faults bench many_queues public_harness lanes_room shard_move
 	handlers_crash group_rate library_version depths history group_wakeups
 	expired_messages prepared_transactions stress celery documents crash'

@@ -137,7 +137,7 @@ sub worker
 	my $worker = { log => "$dir/log." . ++$number };
 	local $ENV{PGUSER} = 'app';
 	$worker->{run} = IPC::Run::start(
-		[ 'ruby', "$client/exe/activejob-queue", '-r', "$dir/jobs", '--claim', '5', @options ],
+		[ 'ruby', "$client/exe/activejob-queue", '-r', "$dir/jobs", '--threads', 1, '--claim', '5', @options ],
 		'<', \undef, '&>', $worker->{log});
 	$worker->{pid} = $worker->{run}->{KIDS}->[0]->{PID};
 	logs($worker, 'performs the jobs of');
@@ -231,7 +231,7 @@ end
 RUBY
 	is( value(q{SELECT string_agg(concat_ws(' ', body->>'job_class', body->'arguments'->0, priority, group_key), ', '
 			ORDER BY priority DESC, id) FROM queue_messages('work', NULL::bigint, 100)}),
-		'Job 3 9, Job 4 9, Job 6 2, Job 1 0, Job 2 0, AccountJob 7 0 account 7, AccountJob 8 0 account 8',
+		'Job 3 9, Job 4 9, Job 1 4, AccountJob 7 4 account 7, AccountJob 8 4 account 8, Job 6 2, Job 2 0',
 		'jobs as messages; none of what was rolled back');
 	is( value(q{SELECT body->'arguments', priority FROM queue_messages('other', NULL::bigint, 10, include_delayed => true)
 			WHERE id NOT IN (SELECT id FROM queue_messages('other'))}),
@@ -243,7 +243,7 @@ RUBY
 	my $worker = worker('work', 'other');
 	once('1 2 3 4 6', 'a worker of two queues');
 	is( value(q{SELECT string_agg(n::text, ' ' ORDER BY ctid) FROM done}),
-		'3 4 6 1 2', 'which performs them by priority');
+		'3 4 1 6 2', 'which performs them by priority');
 	application('Job.set(queue: "other").perform_later(11); Job.perform_later(12)');
 	becomes(q{SELECT count(*) FROM done WHERE n > 10}, 2, 'and is notified of both');
 	stop($worker);

@@ -49,6 +49,27 @@ const ours = {
   }
 }
 
+// What a loop over queue_step does, over one connection
+const bare = {
+  prepare: ours.prepare,
+  start: async (done, concurrency) => {
+    const client = new pg.Client()
+    await client.connect()
+    let claim = null
+    for (;;) {
+      const { rows } = await client.query({
+        name: 'step',
+        text: 'SELECT id, body, claim_id, claim_count FROM queue_step($1::text, $2::text, "limit" => $3::int)',
+        values: ['bench', claim, concurrency]
+      })
+      if (rows.length === 0) break
+      claim = rows[0].claim_id
+      for (const _ of rows) done()
+    }
+    return async () => { await client.end() }
+  }
+}
+
 const oursTx = {
   prepare: ours.prepare,
   start: async (done, concurrency) => {
@@ -164,7 +185,10 @@ async function memory (n = jobs) {
 
 const parts = {
   ours: async () => {
-    for (const concurrency of [1, 20]) await measure('pg-claim-queue', concurrency, ours.prepare, ours.start)
+    for (const concurrency of [1, 20]) {
+      await measure('queue_step', concurrency, bare.prepare, bare.start)
+      await measure('pg-claim-queue', concurrency, ours.prepare, ours.start)
+    }
     for (const concurrency of [1, 20]) await measure('pg-claim-queue with tx', concurrency, oursTx.prepare, oursTx.start)
   },
   graphile,

@@ -21,6 +21,9 @@ module ActiveJob
     #
     # If a job has the method +group_key+, the message is in the group that it returns.
     class QueueAdapter < (defined?(AbstractAdapter) ? AbstractAdapter : Object)
+      # Raised by a job that no retry mends: its message becomes a dead letter.
+      PermanentError = Class.new(StandardError)
+
       attr_writer :connection
 
       def initialize(connection: nil)
@@ -76,9 +79,10 @@ module ActiveJob
           base.respond_to?(:lease_connection) ? base.lease_connection : base.connection
         end
 
-        # Of ActiveJob's priorities 0 comes first, of the extension's 9.
+        # Of ActiveJob's priorities 0 comes first, of the extension's 9.  A job without one
+        # is in the middle.
         def priority(job)
-          job.priority ? (9 - job.priority.to_i).clamp(0, 9) : 0
+          (9 - (job.priority || 5).to_i).clamp(0, 9)
         end
       end
 
