@@ -48,6 +48,7 @@ HELD = ("SELECT m.id FROM ROWS FROM (pg_catalog.unnest(%s::text[]),"
 CLAIM_OF = "SELECT claim_id FROM message_get(%s::text, %s::bigint)"
 STAY = "SELECT pg_catalog.set_config('idle_session_timeout', '0', false)"
 SHORT = 0.01        # seconds: jobs that take less are completed together
+INSTANT = 0.0002    # seconds: jobs that take less are run by one thread
 LONG = 0.5          # seconds after which somebody looks at a claim
 FALLBACK = 30       # seconds between looks at the queues when nothing arrives
 POLL = 0.5          # the same where no notification can arrive
@@ -264,8 +265,8 @@ class Consumer:
                 return
             self.running += len(jobs)
             self.pending.extend(jobs)
-            # One thread does many short jobs before another one is awake.
-            self.begin(1 if self.mean < SHORT and not self.loop else len(jobs))
+            # One thread does many such jobs before another one is awake.
+            self.begin(1 if self.mean < INSTANT else len(jobs))
 
     def begin(self, count: int) -> None:
         """Has so many threads or tasks more take jobs, as far as there is room."""
