@@ -12,6 +12,7 @@
 
 #include "datatype/timestamp.h"
 
+#include "map/availability.h"
 #include "map/message_ranges.h"
 
 #define VIEW_RANGES_MAX		(4 * MESSAGE_RANGES_MAX + QUEUE_PRIORITIES)
