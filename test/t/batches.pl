@@ -186,7 +186,7 @@ becomes(q{SELECT count(*) FROM queue_pop('after', 10)}, '2', 'it is a duplicate'
 
 # A role that locks the queue in which messages wait
 $batch = fresh(1);
-$sessions[0]->query_safe(q{BEGIN; SELECT queue_purge('after.dead'), queue_purge('after')});
+$sessions[0]->query_safe(q{SET client_min_messages = warning; BEGIN; SELECT queue_purge('after.dead'), queue_purge('after')});
 value(q{SELECT count(*) FROM queue_pop('member')});
 becomes("SELECT finished_at IS NOT NULL FROM batch_status($batch)", 't',
 	'a queue is locked: the batch has finished');
