@@ -55,6 +55,16 @@ is(depths('mixed'), '6|4|0', 'some of a claim are given back');
 query($one, "SELECT claim_renew('mixed', '$claim', 1, 0)");
 depths_become('mixed', '10|0|0', 'the rest of it ends');
 
+# The map has no room for two ranges of each priority, so that it unites those that are
+# free at once with others.
+value(q{SELECT count(queue_push('united', '1', priority => i % 10)) FROM generate_series(1, 20) AS i});
+$claim = claim($one, 'united', 20, 600);
+query($one, "SELECT count(message_retry('united', id, '$claim', delay => 0))
+	FROM (SELECT min(id) AS id FROM claim_messages('united', '$claim') GROUP BY priority) AS m");
+is(depths('united'), '10|10|0', 'some of a claim are given back in each priority');
+query($one, "SELECT claim_renew('united', '$claim', 1, 0)");
+depths_become('united', '20|0|0', 'the rest of it ends');
+
 # Nobody may claim from a paused queue, and a claim goes on.
 queue('paused', 4);
 $claim = claim($one, 'paused', 2, 600);
