@@ -107,7 +107,7 @@ BEGIN
     FROM hidden.version AS r
     WHERE queue_id = wanted
       AND (claim_token = 0 OR claimed_until <= now)
-      AND (due_at IS NULL OR due_at <= now)
+      AND due_at IS NULL
       -- no call here takes long enough for it to expire
       AND expires_at > now + interval '30 s'
       AND (hidden.number_of(ended) = 0 OR

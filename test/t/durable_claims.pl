@@ -252,20 +252,6 @@ foreach (sort keys %synchronous)
 	ok(waits_for_disk($synchronous{$_}), "$_: that waits for the disk");
 }
 
-my $delayed = 1;
-foreach (1 .. 5)
-{
-	value(
-		q(SELECT queue_purge('plain');
-SELECT queue_push('plain', '1', delay => 1);
-SELECT pg_sleep(1.1)));
-	flush();
-	value($claim);
-	$delayed = is_flushed();
-	last if !$delayed;
-}
-ok(!$delayed, 'a claim of a message that was delayed does not wait for the disk');
-
 # --- what a crash leaves ---
 
 # What an error leaves of a claim that is not live

@@ -197,7 +197,8 @@ $standby->stop;
 # Every row of every table that there was, without the columns that the update changes
 value(q{
 CREATE TABLE parts AS SELECT oid::regclass AS part FROM pg_class
-	WHERE relnamespace = 'queue_data'::regnamespace AND relkind = 'r';
+	WHERE relnamespace = 'queue_data'::regnamespace AND relkind = 'r'
+	AND relname <> 'prepared_count';
 CREATE FUNCTION rows_now() RETURNS TABLE (what text) LANGUAGE plpgsql AS $$
 DECLARE
 	part regclass;

@@ -1,10 +1,10 @@
 # No message that can be claimed stays hidden from claims, and no claim comes
 # back empty while a message is free: while many sessions push, claim, renew,
-# release, delete and roll back, in long transactions, with savepoints, prepared
-# transactions that other sessions end, rows locked by plain SQL, sessions that
-# are canceled and terminated, claims that run out, more queues than
+# release, delete and roll back, in long transactions, with savepoints, rows
+# locked by plain SQL, sessions that are canceled and terminated, claims that run out, more queues than
 # availability maps, and a crash.  What is free is read from the rows themselves
-# (stress.d/hidden.sql).
+# (stress.d/hidden.sql).  What waits for the worker is left out: delayed messages
+# that it has not moved, and prepared transactions (prepared_transactions.pl).
 #
 # QUEUE_STRESS_SECONDS makes the load a longer one (test/stress sets it).
 
@@ -28,12 +28,10 @@ my $node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
 $node->append_conf(
 	'postgresql.conf', qq(
-max_prepared_transactions = 100
 autovacuum = off
 synchronous_commit = off
 log_statement = none
 queue.max_active_queues = 128
-queue.database_workers = 0
 queue.min_claim_ttl = 1
 queue.min_claim_grace = 0
 queue.min_message_ttl = 1
@@ -63,7 +61,6 @@ SELECT count(queue_create('e' || g)) FROM generate_series(1, $many) AS g;
 ));
 
 # A transaction that ends in one of these ways, with a pause before it does.
-# Where there are too many prepared ones it is committed.
 my $transaction = q(
 BEGIN;
 SELECT hidden.try(':queue');
@@ -88,8 +85,6 @@ ROLLBACK TO s;
 my $end = q(
 \if :end <= 3
 ROLLBACK;
-\elif :end <= 5 and :room > 0
-PREPARE TRANSACTION 'p:client_id-:n';
 \else
 COMMIT;
 \endif
@@ -100,18 +95,15 @@ my $vary = q(
 \set end random(1, 10)
 \set n random(1, 1000000000)
 );
-my $room = q(
-SELECT (count(*) < 40)::int AS room FROM pg_prepared_xacts \gset
-);
 my %scripts = (
 	hot => [
-		6, "\\set queue random(1, 3)$vary$room$transaction$end", 'h:queue'
+		6, "\\set queue random(1, 3)$vary$transaction$end", 'h:queue'
 	],
 	few => [
-		2, "\\set queue random(1, $many)$vary$room$transaction$end", 'e:queue'
+		2, "\\set queue random(1, $many)$vary$transaction$end", 'e:queue'
 	],
-	unreported => [ 1, "$vary$room$transaction$end", 'unreported' ],
-	reported => [ 1, "$vary\\set room 0$transaction$end", 'reported' ],
+	unreported => [ 1, "$vary$transaction$end", 'unreported' ],
+	reported => [ 1, "$vary$transaction$end", 'reported' ],
 	by_hand => [
 		1, q(
 \set queue random(1, 4)
@@ -164,18 +156,6 @@ sub connect_session
 	return;
 }
 
-# Someone ends some of the prepared transactions.  It may be too early.
-sub end_prepared
-{
-	my ($which) = @_;
-	$session->query(
-		qq(SELECT format('%s PREPARED %L', CASE WHEN random() < 0.5
-				THEN 'COMMIT' ELSE 'ROLLBACK' END, gid)
-		FROM pg_prepared_xacts WHERE $which \\gexec));
-	$session->{stderr} = '';    # another one is just ending it
-	return;
-}
-
 # What is never to be empty
 sub fill
 {
@@ -214,7 +194,6 @@ sub load
 	my $until = time + ($crash ? $burst * 0.6 : $burst);
 	while (time < $until)
 	{
-		end_prepared('random() < 0.3');
 		fill();
 		if (rand() < 0.2)
 		{
@@ -290,8 +269,7 @@ sub quiet
 		  time - $began;
 	}
 
-	# Some are still prepared; then none.  The next load begins with what
-	# the last of these claims left.
+	# The next load begins with what the last of these claims left.
 	foreach my $end ('ROLLBACK', 'COMMIT')
 	{
 		is( $node->safe_psql(
@@ -300,10 +278,7 @@ sub quiet
 				WHERE d IS NOT NULL;
 				$end"),
 			'', "$what: all that is free is claimed before a claim is empty");
-		end_prepared('true');
 	}
-	is($node->safe_psql('postgres', 'SELECT count(*) FROM pg_prepared_xacts'),
-		'0', "$what: all prepared transactions have ended");
 	is( $node->safe_psql(
 			'postgres', "SELECT d FROM ($all) AS q, hidden.drain(name) AS d
 				WHERE d IS NOT NULL"),

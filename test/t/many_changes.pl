@@ -91,12 +91,25 @@ sub free_of_groups
 	return join ' ', sort split / /, free_ones($queue{$what});
 }
 
+# The worker returns what was prepared a moment later.
+sub is_soon
+{
+	my ($q, $expected, $name) = @_;
+	my $got = free_ones($q);
+	for (my $tries = 1000; $got ne $expected && $tries > 0; $tries--)
+	{
+		sleep 0.1;
+		$got = free_ones($q);
+	}
+	is($got, $expected, $name);
+	return;
+}
+
 sub check_changed
 {
 	my ($how) = @_;
 
-	is(free_ones($queue{$_}), $_ eq 'claim and release' ? 'm1 m2 m3' : 'm3',
-		"$how: $_")
+	is_soon($queue{$_}, $_ eq 'claim and release' ? 'm1 m2 m3' : 'm3', "$how: $_")
 	  foreach sort keys %act;
 	return;
 }
@@ -119,8 +132,7 @@ sub check_rolled_back
 {
 	my ($how) = @_;
 
-	is(free_ones($queue{$_}), 'm1 m2 m3', "$how: $_ was rolled back")
-	  foreach sort keys %act;
+	is_soon($queue{$_}, 'm1 m2 m3', "$how: $_ was rolled back") foreach sort keys %act;
 	return;
 }
 

@@ -32,7 +32,7 @@ my $id = $node->safe_psql('postgres',
 # a session that has used the tables before they were changed
 my $warm = $node->background_psql('postgres', on_error_stop => 0);
 $warm->query_safe(q{\set VERBOSITY verbose});
-$warm->query_safe(q{SELECT queue_push('warm', '1'); SELECT count(*) FROM queue_pop('warm')});
+$warm->query_safe(q{SELECT queue_create('warm'); SELECT queue_push('warm', '1'); SELECT count(*) FROM queue_pop('warm')});
 
 sub error_of
 {
