@@ -354,7 +354,7 @@ return_all_records(XactEvent event)
 			return_at_end(record, event == XACT_EVENT_COMMIT, now);
 	}
 	if (event == XACT_EVENT_PREPARE)
-		prepared_add_changes(!too_many && !OidIsValid(restored));
+		prepared_add_changes(!too_many);
 }
 
 /* For the worker: return a change of a transaction that was prepared. */
@@ -393,7 +393,8 @@ return_to_maps(XactEvent event)
 
 	/*
 	 * Rows were written by other SQL, which records no changes: make the maps
-	 * forget all, and wake the sessions that wait.
+	 * forget all, and wake the sessions that wait.  If they are prepared,
+	 * full scans find the rows (availability.c).
 	 */
 	if (OidIsValid(restored) && commit)
 	{

@@ -63,21 +63,18 @@ my $holder = $node->background_psql('postgres');
 
 my %locks = (
 	message => 'LOCK TABLE queue_data.message_0 IN SHARE MODE',
-	index => 'CREATE INDEX i ON queue_data.message_0 (created_at)',
-	delayed => 'LOCK TABLE queue_data.delayed_0 IN SHARE MODE');
+	index => 'CREATE INDEX i ON queue_data.message_0 (created_at)');
 foreach my $lock (sort keys %locks)
 {
 	my $q = "lock_$lock";
-	my $delay = $lock eq 'delayed' ? 1 : 0;
 
 	$node->safe_psql('postgres',
-		"SELECT queue_push('$q', to_jsonb(i), delay => $delay) FROM generate_series(1, 8) i");
-	sleep 1.1 if $delay;
+		"SELECT queue_push('$q', to_jsonb(i)) FROM generate_series(1, 8) i");
 
 	# Returned ranges are reserved in larger pieces than new ones.
 	$node->safe_psql('postgres',
 		"SELECT count(claim_release('$q', claim_id)) FROM (SELECT DISTINCT claim_id FROM queue_claim('$q', 300, 60, 8)) c"
-	) unless $delay;
+	);
 	$holder->query_safe('BEGIN');
 	$holder->query_safe($locks{$lock});
 	my $first = start_sql("first_$lock", claim($q, 4));

@@ -182,7 +182,7 @@ $reader->quit;
 
 # --- restart, with closed segments in use ---
 
-value(q{SELECT queue_purge('load')});
+value(q{SELECT queue_create('load'), queue_purge('load')});
 my @kept;
 foreach my $i (1 .. 2)
 {
