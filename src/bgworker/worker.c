@@ -81,6 +81,7 @@
 #include "shmem/batch_state.h"
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
+#include "storage/prepared.h"
 #include "storage/segment_recycle.h"
 #include "util/background.h"
 #include "util/clock.h"
@@ -135,6 +136,9 @@ worker_exit(int code, Datum arg)
 {
 	DatabaseState *state = worker.state;
 
+	/* The next worker does not know of these whether they have ended. */
+	if (prepared_is_unknown())
+		database_record_prepared(state);
 	shmem_lock(database_lock(), LW_EXCLUSIVE);
 
 	/*

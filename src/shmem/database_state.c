@@ -119,7 +119,7 @@ init_databases(void *area)
 		pg_atomic_init_u64(&state->maps_restored, 0);
 		pg_atomic_init_u32(&state->no_room, 0);
 		pg_atomic_init_u64(&state->full_visit_at, 0);
-		pg_atomic_init_u32(&state->prepared, 1);
+		pg_atomic_init_u32(&state->prepared, 0);
 		pg_atomic_init_u32(&state->history_written, 0);
 		pg_atomic_init_u32(&state->history_tables, 0);
 		pg_atomic_init_u64(&state->batches_lost, 0);
@@ -235,7 +235,7 @@ database_find(Oid database, bool make)
 	pg_atomic_write_u64(&unused->full_visit_at, (uint64) DT_NOBEGIN);
 	for (int i = 0; i < WORKER_COUNTERS; i++)
 		pg_atomic_write_u64(&unused->counters[i], 0);
-	pg_atomic_write_u32(&unused->prepared, 1);
+	pg_atomic_write_u32(&unused->prepared, 0);
 	pg_atomic_write_u32(&unused->history_written, 0);
 	pg_atomic_write_u32(&unused->history_tables, 0);
 	unused->batches = 0;
@@ -419,8 +419,8 @@ database_found_no_room(void)
 
 /*
  * A transaction of a database is prepared, and its changes are not in the list
- * of these (prepared.c).  Does nothing if the database has no entry: its first
- * worker expects that.
+ * of these (prepared.c).  Does nothing if the database has no entry: its maps
+ * know nothing then.
  */
 void
 database_record_prepared(DatabaseState *state)
@@ -429,10 +429,7 @@ database_record_prepared(DatabaseState *state)
 		pg_atomic_write_u32(&state->prepared, 1);
 }
 
-/*
- * Returns whether that was called since the last call of this, or the server
- * was started.
- */
+/* Returns whether that was called since the last call of this. */
 bool
 database_take_prepared(void)
 {

@@ -243,6 +243,7 @@ forget_ended(void)
 void
 prepared_return(Oid extension)
 {
+	static bool has_looked = false;
 	bool		forget;
 
 	if (return_ended() > 0)
@@ -250,12 +251,13 @@ prepared_return(Oid extension)
 				(errmsg_internal("returned the changes of prepared transactions")));
 
 	/*
-	 * The worker has just started, or there was no room for the changes of
+	 * The worker has just started; or there was no room for the changes of
 	 * one that was prepared since, which may have ended already.
 	 */
 	forget = database_take_prepared();
-	if (forget)
+	if (forget || !has_looked)
 		find_unknown();
+	has_looked = true;
 	if (forget_ended() || forget)
 		shmem_for_each_map(extension, availability_restored);
 }
