@@ -214,10 +214,16 @@ is(value(q{SELECT free + claimed FROM queue_stats('kept')}),
 is(value("SELECT claim_complete('kept', '$kept_claim')"),
 	'3', 'restart: the claim is completed as a whole');
 my $got = '';
-becomes_true(q{SELECT free = 2 FROM queue_stats('kept')});
-$got = value(
-	q{SELECT string_agg(body::text, ' ' ORDER BY id) FROM queue_claim('kept', 600, 0)}
-);
+
+# The worker learns of the end a moment later.
+for (my $tries = 1000; $got ne '4 5' && $tries > 0; $tries--)
+{
+	value(q{SELECT count(*) FROM queue_claim('kept', 600, 0)});
+	$got = value(
+		q{SELECT string_agg(body::text, ' ' ORDER BY id)
+		FROM queue_messages('kept', include_claimed => true) WHERE claim_id IS NOT NULL});
+	sleep 0.1;
+}
 is($got, '4 5', 'restart: and the others are claimed');
 
 # --- autovacuum has little to do ---
