@@ -54,16 +54,6 @@ value(q{SELECT queue_push('q', to_jsonb(i)) FROM generate_series(1, 10) AS i;
 
 foreach my $break (
 	[
-		'no schema',
-		'ALTER SCHEMA queue_data RENAME TO other',
-		'ALTER SCHEMA other RENAME TO queue_data'
-	],
-	[
-		'no table',
-		'ALTER TABLE queue_data.prepared_count RENAME TO other',
-		'ALTER TABLE queue_data.other RENAME TO prepared_count'
-	],
-	[
 		'the extension is about to be dropped',
 		q{BEGIN; DROP EXTENSION queue; PREPARE TRANSACTION 'drop'},
 		q{ROLLBACK PREPARED 'drop'}
