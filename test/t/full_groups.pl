@@ -112,8 +112,8 @@ my $claim = begin(q(SELECT FROM queue_claim('first', 600, 60, 10)));
 sleep 0.1;
 value(
 	"SELECT count(queue_push('first', to_jsonb(n), group_key => 'a')) FROM generate_series(1, 5) AS n");
-finish($claim);
 $holder->query_safe('COMMIT');
+finish($claim);
 value(q(SELECT count(*) FROM queue_claim('first', 600, 60, 10)));
 is( value(
 		"SELECT count(*) FROM queue_messages('first', include_claimed => true)
