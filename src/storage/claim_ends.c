@@ -44,6 +44,7 @@ claim_end_count(MessageTable *table, HeapTuple tuple, const MessageForm *form,
 				TimestampTz now)
 {
 	uint64		generation;
+	bool		is_first = false;
 	bool		marked;
 	bool		adds;
 
@@ -53,9 +54,11 @@ claim_end_count(MessageTable *table, HeapTuple tuple, const MessageForm *form,
 	if (!depth_begin_end_of_claim(form->claimed_until))
 		return false;
 	marked = row_change_in_place(table->heap, &tuple->t_self,
-								 mark_end_counted, NULL);
+								 mark_end_counted, &is_first);
 	adds = depth_finish_end_of_claim(form->queue_id, form->id, &generation);
-	if (marked && adds)
+
+	/* Another scan may have met and marked it since we have read it. */
+	if (is_first && adds)
 		counts_end_claim(form->queue_id, generation);
 	return marked;
 }
@@ -64,5 +67,5 @@ claim_end_count(MessageTable *table, HeapTuple tuple, const MessageForm *form,
 static void
 mark_end_counted(HeapTuple tuple, void *arg)
 {
-	message_row_count_end(tuple);
+	*(bool *) arg = message_row_count_end(tuple);
 }

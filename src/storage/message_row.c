@@ -302,11 +302,16 @@ message_clear_claim(MessageForm *form)
 
 /*
  * Mark a row of a claimed message, in place: the end of the claim is counted.
+ * Returns false if it was marked before.
  */
-void
+bool
 message_row_count_end(HeapTuple tuple)
 {
-	claim_of_row(tuple, ttl_of_row(tuple))->priorities |= END_COUNTED;
+	RowClaim   *claim = claim_of_row(tuple, ttl_of_row(tuple));
+	bool		is_first = (claim->priorities & END_COUNTED) == 0;
+
+	claim->priorities |= END_COUNTED;
+	return is_first;
 }
 
 /* --- Reading --- */

@@ -46,6 +46,6 @@ extern void message_keep_when_due(MessageForm *form, TimestampTz due);
 extern void message_clear_claim(MessageForm *form);
 
 /* In place, on a row whose page is locked */
-extern void message_row_count_end(HeapTuple tuple);
+extern bool message_row_count_end(HeapTuple tuple);
 
 #endif							/* QUEUE_MESSAGE_ROW_H */
