@@ -57,6 +57,7 @@
 														 * missing room */
 #define WRITE_SHARE		20		/* least pause between moves of counts to the
 								 * table, in times of what the last one took */
+
 /* When to do that again, by the monotonic clock */
 static int64 next_prepared = 0;
 static int64 next_recount = 0;

@@ -10,13 +10,13 @@
  *
  *	  1. Give.  If the availability map has anything that is due (claims that
  *	  have run out, what was locked, all of a queue of which it knows
- *	  nothing), the pass reserves that, scans up to a number of
- *	  messages of all groups, and gives those that are free to their lanes.
- *	  It chooses nothing, and locks only what is to be removed or becomes a
- *	  dead letter.  That comes before any lane: all of it if the map knows
- *	  nothing of the queue, so that no group misses its turn; else one step,
- *	  since the worker does the rest.  So with what had no space in lanes and
- *	  has some now: as many messages as there is space for lanes.
+ *	  nothing), the pass reserves that, scans up to a number of messages of all
+ *	  groups, and gives those that are free to their lanes.  It chooses nothing,
+ *	  and locks only what is to be removed or becomes a dead letter.  That comes
+ *	  before any lane: all of it if the map knows nothing of the queue, so that
+ *	  no group misses its turn; else one step, since the worker does the rest.
+ *	  So with what had no space in lanes and has some now: as many messages as
+ *	  there is space for lanes.
  *
  *	  2. Count.  If the groups have a bound, the pass locks the group of the
  *	  lane, without waiting, unless the lane is that of the messages without a

@@ -130,7 +130,7 @@ call_privilege(Oid function, Oid role)
 
 /*
  * Returns whether a role may have a function run with its own privileges: if
- * nobody else can alter it but superusers.
+ * only the role itself and superusers can alter the function.
  */
 static bool
 is_trusted(Form_pg_proc form, Oid role)

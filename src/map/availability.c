@@ -41,16 +41,16 @@
  *	  returns it.  A range that is returned without need costs one scan of it.
  *
  *	  4. Correctness never depends on a map.  Rows say what is free; the map
- *	  only says where to scan.  It may be cleared or absent at any time: a map that is made anew knows nothing, and the next claim scans
- *	  from the start.
+ *	  only says where to scan.  It may be cleared or absent at any time: a map
+ *	  that is made anew knows nothing, and the next claim scans from the start.
  *
  *	  5. Without a callback.  None runs at COMMIT PREPARED, nor as a transaction
  *	  ends that has locked a row with plain SQL.  What a prepared transaction
  *	  has changed is in a list, from which the worker returns it (prepared.c).
  *	  A message that was locked is due a second later
  *	  (availability_recheck_at), and scanned before a claim answers that
- *	  nothing is free.  Rows that plain SQL has written are noticed
- *	  by a trigger, but not if it is disabled or the transaction was prepared.
+ *	  nothing is free.  Rows that plain SQL has written are noticed by a
+ *	  trigger, but not if it is disabled or the transaction was prepared.
  *	  These are found by a scan of the whole queue.  A claim that finds nothing
  *	  does that every ten seconds, or less often if it takes long: a thousandth
  *	  of the time at most (availability_full_scan_is_due).
@@ -192,8 +192,7 @@ availability_reset(AvailabilityMap *map, TimestampTz now)
 
 /*
  * Rows were written by other SQL: forget all that the map knows, and have the
- * sessions that wait probe.  The caller has
- * locked the map.
+ * sessions that wait probe.  The caller has locked the map.
  */
 void
 availability_restored(AvailabilityMap *map, TimestampTz now)

@@ -113,7 +113,7 @@ availability_last_turn(int32 queue_id)
 	AvailabilityMap *map = find_own_map(queue_id);
 	LaneId		lane;
 
-	/* Nobody knows.  Any lane, or some groups would never have a turn. */
+	/* It is not known.  Any lane, or some groups would never have a turn. */
 	if (map == NULL)
 	{
 		lane.hash = pg_prng_uint64(&pg_global_prng_state);

@@ -118,8 +118,7 @@ availability_awaits_move(const AvailabilityMap *map, TimestampTz now)
  * Wait until another session closes a reservation of the queue, or none has
  * one open and the worker has nothing to move; for WAIT_STEP at most.  Returns
  * false if the waits of the call have taken WAIT_MAX together, or if the queue
- * has no map any more.  *until
- * is 0 before the first wait of a call.
+ * has no map any more.  *until is 0 before the first wait of a call.
  */
 bool
 availability_wait_for_close(int32 queue_id, int64 *until)

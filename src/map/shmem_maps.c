@@ -171,7 +171,7 @@ shmem_maps_init(void)
 				   init_maps, attach_maps);
 }
 
-/* Have this function say who owns a queue. */
+/* Set the function that returns the owner of a queue. */
 void
 shmem_register_owner(Oid (*function) (int32 queue_id))
 {

@@ -37,7 +37,7 @@ typedef struct ResultList
 {
 	const Queue *queue;
 	MessageResult *result;
-}			ResultList;
+} ResultList;
 
 static bool row_is_own(const ScanRow *row);
 static MessageState row_state(const ScanRow *row, TimestampTz now);
@@ -148,7 +148,7 @@ message_list_each(const Queue *queue, const MessageFilter *filter,
 static bool
 add_to_result(const ScanRow *row, TimestampTz now, void *arg)
 {
-	const		ResultList *list = arg;
+	const ResultList *list = arg;
 
 	message_result_add(list->result, list->queue,
 					   RelationGetDescr(row->table->heap), row->tuple, now);

@@ -44,13 +44,12 @@
  *
  *	  4. Claims that run out.  A claim or a sweep that meets a message whose
  *	  claim has ended counts it as ready, and marks the row, in place
- *	  (claim_ends.c).  Not
- *	  while there is a recount, which could meet the row with the mark or
- *	  without; the worker can, between two steps.  A transaction that changes
- *	  such a row may have read it before.  It compares the end of the claim
- *	  with the latest one that was counted, and reads the mark once more if that
- *	  may have been this one.  No clock is read, so nothing depends on its
- *	  being set.
+ *	  (claim_ends.c).  Sessions do not while there is a recount, which could
+ *	  meet the row with the mark or without; the worker does, between two steps.
+ *	  A transaction that changes such a row may have read it before.  It
+ *	  compares the end of the claim with the latest one that was counted, and
+ *	  reads the mark once more if that may have been this one.  No clock is
+ *	  read, so nothing depends on its being set.
  *
  * src/shmem/depth_state.c
  *
@@ -295,7 +294,7 @@ depth_before_commit(void)
 
 /*
  * Returns whether the snapshot of the last step shows the transaction that
- * has just committed; *known is set to false if that cannot be told.  The
+ * has just committed.  *known is set to false if that is not known.  The
  * caller has locked it.
  */
 static bool

@@ -101,7 +101,7 @@ error_state_set(Oid extension, int32 queue_id, const char *text,
 	error->extension = extension;
 	error->queue_id = queue_id;
 	error->error_at = error_at;
-	strlcpy(error->text, text, sizeof(error->text));
+	strlcpy(error->message, text, sizeof(error->message));
 	LWLockRelease(&shared->lock);
 }
 

@@ -20,7 +20,7 @@ typedef struct QueueError
 	Oid			extension;
 	int32		queue_id;
 	TimestampTz error_at;
-	char text[	QUEUE_ERROR_LENGTH + 1];
+	char		message[QUEUE_ERROR_LENGTH + 1];
 } QueueError;
 
 extern void error_state_init(void);

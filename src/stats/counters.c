@@ -156,7 +156,7 @@ counters_flush_errors(int64 *expired)
 		CounterAddition add = {
 			.extension = error.extension,
 			.queue_id = error.queue_id,
-			.error = error.text,
+			.error = error.message,
 			.error_at = error.error_at
 		};
 
@@ -192,7 +192,7 @@ counters_read(int32 queue_id, CounterRow *row)
 	 */
 	if (error_state_get(row->extension, queue_id, &error))
 	{
-		row->error = error.text;
+		row->error = error.message;
 		row->error_at = error.error_at;
 	}
 	counters_table_read(row);

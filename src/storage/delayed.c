@@ -56,17 +56,17 @@ typedef struct DelayedMove
 	Size		bytes;			/* moved so far */
 	TimestampTz left_from;		/* what is left is delayed until then or later */
 	TimestampTz next_due;		/* when to move some of that */
-}			DelayedMove;
+} DelayedMove;
 
-static IndexScanDesc begin_due_scan(const DelayedMove * move,
+static IndexScanDesc begin_due_scan(const DelayedMove *move,
 									MessageTable *table, int priority);
-static void leave(DelayedMove * move, TimestampTz from, TimestampTz due);
-static bool move_of_priority(DelayedMove * move, MessageTable *table,
+static void leave(DelayedMove *move, TimestampTz from, TimestampTz due);
+static bool move_of_priority(DelayedMove *move, MessageTable *table,
 							 TupleTableSlot *slot, int priority, int *n);
-static void move_of_table(DelayedMove * move, int segment);
+static void move_of_table(DelayedMove *move, int segment);
 
 static IndexScanDesc
-begin_due_scan(const DelayedMove * move, MessageTable *table, int priority)
+begin_due_scan(const DelayedMove *move, MessageTable *table, int priority)
 {
 	ScanKeyData keys[3];
 	IndexScanDesc scan;
@@ -90,7 +90,7 @@ begin_due_scan(const DelayedMove * move, MessageTable *table, int priority)
  * begins when they are "due".
  */
 static void
-leave(DelayedMove * move, TimestampTz from, TimestampTz due)
+leave(DelayedMove *move, TimestampTz from, TimestampTz due)
 {
 	move->left_from = Min(move->left_from, from);
 	move->next_due = Min(move->next_due, due);
@@ -102,7 +102,7 @@ leave(DelayedMove * move, TimestampTz from, TimestampTz due)
  * left.
  */
 static bool
-move_of_priority(DelayedMove * move, MessageTable *table, TupleTableSlot *slot,
+move_of_priority(DelayedMove *move, MessageTable *table, TupleTableSlot *slot,
 				 int priority, int *n)
 {
 	IndexScanDesc scan = begin_due_scan(move, table, priority);
@@ -148,7 +148,7 @@ move_of_priority(DelayedMove * move, MessageTable *table, TupleTableSlot *slot,
 }
 
 static void
-move_of_table(DelayedMove * move, int segment)
+move_of_table(DelayedMove *move, int segment)
 {
 	MessageTable table;
 	TupleTableSlot *slot;

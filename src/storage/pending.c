@@ -471,6 +471,7 @@ pending_roll_back(int first)
 	segment_forget_published();
 	if (!end_uses_maps())
 		return;
+
 	/* Those that were not recorded may be of this subtransaction. */
 	forget_all_maps();
 

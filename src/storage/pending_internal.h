@@ -42,7 +42,7 @@ typedef enum PendingClass
 	PENDING_DELAYED,			/* delayed messages that come due */
 	PENDING_ROOM,				/* room in groups with a bound */
 	PENDING_OTHER				/* nothing that such a claim may find */
-}			PendingClass;
+} PendingClass;
 
 #define PENDING_CLASSES		(PENDING_OTHER + 1)
 

@@ -45,16 +45,16 @@ typedef struct PreparedChange
 	Oid			database;
 	TransactionId xid;
 	PendingChange change;
-}			PreparedChange;
+} PreparedChange;
 
 typedef struct SharedPrepared
 {
 	LWLock		lock;
 	int			n;
 	PreparedChange items[PREPARED_MAX];
-}			SharedPrepared;
+} SharedPrepared;
 
-static SharedPrepared * shared = NULL;
+static SharedPrepared *shared = NULL;
 
 /*
  * In the worker: prepared transactions of the database whose changes are not
@@ -105,7 +105,7 @@ make_room(void)
 
 	for (int i = 0; i < shared->n; i++)
 	{
-		const		PreparedChange *item = &shared->items[i];
+		const PreparedChange *item = &shared->items[i];
 
 		if (TransactionIdIsInProgress(item->xid))
 			shared->items[kept++] = *item;

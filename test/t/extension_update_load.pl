@@ -175,7 +175,7 @@ value(q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application
 $_->{process}->finish foreach values %load;
 ends();
 
-# What sessions were told: nothing of what they had done was wrong.
+# The errors of the sessions: only those that come from the update.
 foreach my $name (sort keys %load)
 {
 	my %told;

@@ -1,7 +1,7 @@
 # No role that can use a router chooses as whom, or where, a call runs: not by user
 # mappings, foreign servers, functions, settings or objects of its own.  Servers let
-# the router in by its certificate, or by passwords: as application roles only, and
-# for nobody else.
+# the router in, and no other client, by its certificate or by passwords: as application
+# roles only.
 
 use strict;
 use warnings;
