@@ -31,6 +31,22 @@ sub logged
 	return @found;
 }
 
+# Waits until the steps that are logged, each after its commit, have read so much in
+# all; returns how much each has.
+sub read_in_steps
+{
+	my ($all, $pattern, $offset) = @_;
+	my $until = time + 180;
+	my @read;
+
+	do
+	{
+		sleep 0.1;
+		@read = slurp_file($node->logfile, $offset // 0) =~ /$pattern/g;
+	} while sum0(@read) < $all && time < $until;
+	return @read;
+}
+
 # --- What waits for a batch, and cannot be freed ---
 
 my $n = 5000;
@@ -49,7 +65,7 @@ my @batches = map {
 $role->query_safe(q{BEGIN; SELECT queue_drop('locked')});
 value("SELECT batch_close($batches[0])");
 becomes(q{SELECT body FROM queue_pop('free')}, $batches[0], 'what is behind them is freed');
-my @read = slurp_file($node->logfile) =~ /read (\d+) messages that wait for batch $batches[0],/g;
+my @read = read_in_steps($n, qr/read (\d+) messages that wait for batch $batches[0],/);
 cmp_ok(sum0(@read), '>=', $n, 'all were read');
 cmp_ok(max(0, @read), '<=', 2000, 'in steps');
 
@@ -95,11 +111,9 @@ value(
 my $size = -s $node->logfile;
 is(value(q{SELECT queue_update('delayed', '{"_group_concurrency": 2}') IS NOT NULL}), 't', 'a bound of delayed messages');
 my $id = value(q{SELECT id FROM queue_data.queue WHERE name = 'delayed'});
-my $read_delayed = sub { return slurp_file($node->logfile, $size) =~ /read (\d+) delayed messages of queue number $id/g };
-$until = time + 180;
-sleep 0.1 while sum0($read_delayed->()) < $delayed && time < $until;
-is(sum0($read_delayed->()), $delayed, 'all are read once');
-cmp_ok(max(0, $read_delayed->()), '<=', 4000, 'in steps');
+my @read_delayed = read_in_steps($delayed, qr/read (\d+) delayed messages of queue number $id/, $size);
+is(sum0(@read_delayed), $delayed, 'all are read once');
+cmp_ok(max(0, @read_delayed), '<=', 4000, 'in steps');
 
 $role->quit;
 
@@ -114,7 +128,7 @@ value(
 my $pages = value(q{SELECT pg_relation_size('queue_data.finished_17') / 8192});
 value(q{SELECT queue_push('history', '1'); SELECT count(*) FROM queue_pop('history')});
 becomes(q{SELECT pg_relation_size('queue_data.finished_17')}, 0, 'rows that are too old are removed');
-my @read_pages = slurp_file($node->logfile) =~ /read (\d+) pages of table 17 of the history/g;
+my @read_pages = read_in_steps($pages, qr/read (\d+) pages of table 17 of the history/);
 cmp_ok(max(0, @read_pages), '<=', 100, 'their table is read in steps');
 is(sum0(@read_pages), $pages, 'and once');
 
@@ -130,7 +144,7 @@ value(
 my $log = -s $node->logfile;
 $node->restart;
 becomes('SELECT count(*) FROM queue_data.group_rate', $rates, 'those that are not needed are removed');
-my @rates = slurp_file($node->logfile, $log) =~ /read (\d+) rates of groups/g;
+my @rates = read_in_steps(2 * $rates, qr/read (\d+) rates of groups/, $log);
 cmp_ok(max(0, @rates), '<=', 2000, 'in steps');
 is(sum0(@rates), 2 * $rates, 'and each was read once');
 
