@@ -145,6 +145,7 @@ INSERT INTO calls (call) VALUES
     ($$queue_data.roles_written()$$),
     ($$queue_data.segment_is_whole(0)$$),
     ($$queue_data.restored()$$),
+    ($$queue_data.forget()$$),
     ($$queue_data.not_replicated()$$),
     ($$queue_shard('q')$$),
     ($$queue_shard_init(1, 2)$$),

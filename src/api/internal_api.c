@@ -49,6 +49,7 @@ PG_FUNCTION_INFO_V1(sql_queue_roles_written);
 PG_FUNCTION_INFO_V1(sql_queue_roles_exist);
 PG_FUNCTION_INFO_V1(sql_queue_workers);
 PG_FUNCTION_INFO_V1(sql_queue_restored);
+PG_FUNCTION_INFO_V1(sql_queue_forget);
 PG_FUNCTION_INFO_V1(sql_queue_not_replicated);
 PG_FUNCTION_INFO_V1(sql_queue_superusers_only);
 PG_FUNCTION_INFO_V1(sql_queue_handler_loaded);
@@ -259,6 +260,19 @@ sql_queue_restored(PG_FUNCTION_ARGS)
 	if (!segment_is_truncating())
 		pending_record_restore(RelationGetRelid(trigger->tg_relation));
 	PG_RETURN_POINTER(NULL);
+}
+
+/*
+ * queue_data.forget() returns void
+ *
+ * For a superuser who has written or deleted rows of these tables while their
+ * triggers were disabled: the same, for all of them.
+ */
+Datum
+sql_queue_forget(PG_FUNCTION_ARGS)
+{
+	pending_record_restore(InvalidOid);
+	PG_RETURN_VOID();
 }
 
 /*

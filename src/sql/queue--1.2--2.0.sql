@@ -512,6 +512,17 @@ DROP FUNCTION queue_data.start_at_login();
 DROP FUNCTION queue_data.start_worker();
 
 --
+-- What is known is forgotten
+--
+CREATE FUNCTION queue_data.forget()
+RETURNS void
+AS 'MODULE_PATHNAME', 'sql_queue_forget'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION queue_data.forget() IS
+'for a superuser who has written or deleted rows of the extension''s tables while their triggers were disabled: at commit, sessions and the background worker discard what they have cached of these tables. Errors: none';
+REVOKE ALL ON FUNCTION queue_data.forget() FROM PUBLIC;
+
+--
 -- How much of shared memory is used
 --
 CREATE FUNCTION queue_data.memory(

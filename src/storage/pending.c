@@ -234,9 +234,9 @@ pending_record_move(int32 queue_id)
 }
 
 /*
- * Record that a table of the extension was written by other SQL than its
- * functions.  When that commits, sessions and the worker have to forget what
- * they know of the tables.
+ * Record that a table of the extension (InvalidOid: any of them) was written by
+ * other SQL than its functions.  When that commits, sessions and the worker
+ * have to forget what they know of the tables.
  */
 void
 pending_record_restore(Oid relid)
@@ -248,7 +248,7 @@ pending_record_restore(Oid relid)
 	restored = catalog_queue_oid();
 	database_record_change(CHANGE_HANDLERS);
 	for (int i = 0; i < ALL_SEGMENTS; i++)
-		if (catalog_segment_oid(i) == relid)
+		if (!OidIsValid(relid) || catalog_segment_oid(i) == relid)
 			segment_found_rows(i);
 }
 

@@ -21,12 +21,14 @@ known()
 }
 
 # Those that take more than 40 s
-longest='models zaqar_conformance queue_web_browser queue_web zaqar activejob
-	activejob_alone site build languages conformance_node
-	conformance_python conformance_activejob client_python conformance_python_async recipes
-	shard_move_faults bench many_queues public_harness lanes_room shard_move
-	handlers_crash group_rate library_version depths history group_wakeups
-	expired_messages prepared_transactions stress celery documents crash'
+longest='models zaqar_conformance queue_web_browser site languages bench public_harness
+	activejob_alone extension_update conformance_python activejob client_python
+	conformance_node conformance_activejob lanes_room build queue_web celery
+	shard_move_failover layers lanes more_queues_than_maps handlers_crash
+	shard_move_faults history expired_messages conformance_python_async group_rate
+	shard_move runner_turns depth_changes worker_databases durable_claims
+	group_wakeups availability_map_room stress mediawiki segments_dump worker_rests
+	segments depths zaqar worker_locks router_rights restore_jobs'
 
 # chosen DIRECTORY ENDING: the names of the files there that are to run
 chosen()
