@@ -143,7 +143,6 @@ put_map(FunctionCallInfo fcinfo, const MapStatus *map)
 						TimestampTzGetDatum(map->visit_at < MIN_TIMESTAMP ?
 											DT_NOBEGIN : map->visit_at),
 						map->visit_at == DT_NOEND);
-	api_row_add(&row, TimestampTzGetDatum(map->full_scan_at));
 	api_row_put(&row, fcinfo);
 }
 

@@ -191,7 +191,7 @@ begin_pass(ClaimScan *scan)
 	ScanPass   *pass = &scan->pass;
 	Queue		dead;
 
-	pass->began = pass->now = GetCurrentTimestamp();
+	pass->now = GetCurrentTimestamp();
 
 	/* All passes together scan what is locked once. */
 	if (scan->began == 0)
@@ -215,10 +215,6 @@ begin_pass(ClaimScan *scan)
 									AccessShareLock : RowExclusiveLock);
 	if (scan->request.tables != NULL)
 		message_scan_share_tables(pass->rows, scan->request.tables);
-
-	/* Plain SQL writes rows without publishing their numbers. */
-	if (scan->full_scan)
-		message_scan_everywhere(pass->rows);
 }
 
 /*
@@ -264,7 +260,6 @@ void
 claim_scan_end_pass(ClaimScan *scan)
 {
 	ScanPass   *pass = &scan->pass;
-	int32		queue_id = scan->request.queue->id;
 
 	availability_close();
 	Assert(!availability_is_reserving());
@@ -281,16 +276,6 @@ claim_scan_end_pass(ClaimScan *scan)
 	CommandCounterIncrement();
 	move_exhausted(scan);
 	message_scan_end(pass->rows);
-	if (scan->full_scan)
-	{
-		/*
-		 * A probe makes a full scan without the map, which may not have what
-		 * it has found.  Claims have to find that too.
-		 */
-		if (scan->request.mode == CLAIM_SCAN_PROBE && scan->result.nfree > 0)
-			availability_reset_queue(queue_id);
-		availability_full_scan_done(queue_id, pass->began);
-	}
 	for (; pass->nsnapshots > 0; pass->nsnapshots--)
 		PopActiveSnapshot();
 }
@@ -362,7 +347,6 @@ static bool
 is_inconclusive(ClaimScan *scan)
 {
 	ScanPass   *pass = &scan->pass;
-	int32		queue_id = scan->request.queue->id;
 
 	/*
 	 * The map did not help: there was no room in shared memory, or sessions
@@ -417,27 +401,7 @@ is_inconclusive(ClaimScan *scan)
 	 * holder that the previous pass has not met may have locked a group that
 	 * had something free in between.
 	 */
-	if (pass->met_locked_group && !is_subset(&pass->busy, &scan->busy_before))
-		return true;
-
-	/*
-	 * From time to time we scan all of a queue that seems empty, because rows
-	 * that plain SQL has written may be missing in the map.
-	 */
-	if (!availability_full_scan_is_due(queue_id, pass->now))
-		return false;
-	ereport(DEBUG2,
-			(errmsg_internal("full scan of queue \"%s\", in which nothing was found where its availability map says",
-							 scan->request.queue->name)));
-	scan->full_scan = true;
-	segment_refresh();
-
-	/* A probe changes nothing: it reads all rows without the map. */
-	if (scan->request.mode == CLAIM_SCAN_PROBE)
-		scan->without_map = true;
-	else
-		availability_reset_queue(queue_id);
-	return true;
+	return pass->met_locked_group && !is_subset(&pass->busy, &scan->busy_before);
 }
 
 /*
@@ -555,7 +519,7 @@ claim_scan_sweep(const Queue *queue, bool *disturbed)
 	request.queue = queue;
 	request.mode = CLAIM_SCAN_SWEEP;
 	init_scan(&scan, &request);
-	pass->began = pass->now = GetCurrentTimestamp();
+	pass->now = GetCurrentTimestamp();
 	if (scan.has_groups)
 		return sweep_lanes(&scan);
 	n = availability_begin_sweep(queue->id, pass->now, &ranges, disturbed);

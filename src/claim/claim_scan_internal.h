@@ -87,7 +87,6 @@ typedef enum LaneStep
 /* One pass over the queue's messages */
 typedef struct ScanPass
 {
-	TimestampTz began;
 	TimestampTz now;			/* updated after each wait */
 	bool		uses_map;		/* the availability map keeps other claims
 								 * away from what this one scans */
@@ -165,7 +164,6 @@ struct ClaimScan
 	TimestampTz began;			/* the first pass */
 	bool		has_groups;		/* messages of the queue have group keys */
 	bool		without_map;	/* do not use the availability map any more */
-	bool		full_scan;		/* scan all segments that are in use */
 	bool		may_move_dead;	/* the dead letter queue was not found to be
 								 * unusable */
 	int64		wait_until;		/* deadline of waiting for other sessions; 0

@@ -50,10 +50,7 @@
  *	  A message that was locked is due a second later
  *	  (availability_recheck_at), and scanned before a claim answers that
  *	  nothing is free.  Rows that plain SQL has written are noticed by a
- *	  trigger, but not if it is disabled or the transaction was prepared.
- *	  These are found by a scan of the whole queue.  A claim that finds nothing
- *	  does that every ten seconds, or less often if it takes long: a thousandth
- *	  of the time at most (availability_full_scan_is_due).
+ *	  trigger; a superuser who disables it calls queue_data.forget().
  *
  *	  6. A map has room for a few ranges.  When there are too many, the two
  *	  whose union costs least are united (message_ranges.c).
@@ -133,10 +130,8 @@
 #define LANES_PAUSE			(USECS_PER_SEC / 50)	/* between visits to wake
 													 * lanes */
 
-/* Between full scans, which is a multiple of the time that a scan takes */
-#define FULL_SCAN_MIN		(10 * USECS_PER_SEC)
-#define FULL_SCAN_MAX		(3600 * USECS_PER_SEC)
-#define FULL_SCAN_FACTOR	1000
+#define LEARN_PAUSE			(10 * USECS_PER_SEC)	/* until the worker reads
+													 * a queue again */
 
 static void lower_first_due(AvailabilityMap *map, TimestampTz due);
 static void lower_expiry(AvailabilityMap *map, TimestampTz expires_at);
@@ -171,7 +166,6 @@ availability_clear(AvailabilityMap *map, TimestampTz now)
 	map->incarnation = shmem_next_incarnation();
 	map->quiet = false;
 	map->changes++;
-	map->full_scan_at = now + FULL_SCAN_MIN;
 	shmem_set_flag(map, MAP_READY);
 	availability_set_wake_at(map);
 }
@@ -200,21 +194,6 @@ availability_restored(AvailabilityMap *map, TimestampTz now)
 	availability_reset(map, now);
 	if (map->waiters > 0)
 		ConditionVariableBroadcast(&map->arrival);
-}
-
-/*
- * Have claims scan all of a queue, also numbers that no push was given here:
- * rows may have been written with plain SQL.
- */
-void
-availability_reset_queue(int32 queue_id)
-{
-	AvailabilityMap *map = shmem_find_map(catalog_queue_oid(), queue_id);
-
-	if (map == NULL)
-		return;
-	availability_reset(map, GetCurrentTimestamp());
-	LWLockRelease(&map->lock);
 }
 
 /* --- Waking --- */
@@ -674,7 +653,7 @@ availability_lose_delivered(AvailabilityMap *map)
 {
 	Assert(map_is_locked(map) && map->has_lanes);
 	map->knows_delivered = false;
-	map->learn_at = GetCurrentTimestamp() + FULL_SCAN_MIN;
+	map->learn_at = GetCurrentTimestamp() + LEARN_PAUSE;
 }
 
 /* --- What has no room in lanes --- */
@@ -739,41 +718,4 @@ availability_close_overflow(AvailabilityMap *map)
 			map->overflow[range->priority] =
 				Min(map->overflow[range->priority], range->first);
 	}
-}
-
-/* --- Full scans of queues that seem empty --- */
-
-/*
- * The queue seems to be empty.  Returns whether it is time to scan all of it.
- */
-bool
-availability_full_scan_is_due(int32 queue_id, TimestampTz now)
-{
-	AvailabilityMap *map = shmem_find_map(catalog_queue_oid(), queue_id);
-	bool		result;
-
-	if (map == NULL)
-		return false;
-	result = now >= map->full_scan_at ||
-		map->full_scan_at > now + FULL_SCAN_MAX;	/* the clock was set back */
-
-	/* If this scan fails, the next one comes so much later. */
-	if (result)
-		map->full_scan_at = now + FULL_SCAN_MIN;
-	LWLockRelease(&map->lock);
-	return result;
-}
-
-/* All of the queue was scanned, which took from "began" until now. */
-void
-availability_full_scan_done(int32 queue_id, TimestampTz began)
-{
-	AvailabilityMap *map = shmem_find_map(catalog_queue_oid(), queue_id);
-	TimestampTz now = GetCurrentTimestamp();
-
-	if (map == NULL)
-		return;
-	map->full_scan_at = now + Min(Max(FULL_SCAN_FACTOR * (now - began),
-									  FULL_SCAN_MIN), FULL_SCAN_MAX);
-	LWLockRelease(&map->lock);
 }

@@ -87,8 +87,6 @@ typedef struct AvailabilityMap
 										 * here on */
 	MessageRanges ranges;		/* below "next", unless there are lanes */
 	DelayedInfo delayed;
-	TimestampTz full_scan_at;	/* when a claim scans all of the queue, if it
-								 * seems empty */
 
 	/* For the worker; availability_visit.c */
 	uint64		examined;		/* the incarnation in which it has found out
@@ -204,7 +202,6 @@ map_first_due(const AvailabilityMap *map)
 extern void availability_clear(AvailabilityMap *map, TimestampTz now);
 extern void availability_reset(AvailabilityMap *map, TimestampTz now);
 extern void availability_restored(AvailabilityMap *map, TimestampTz now);
-extern void availability_reset_queue(int32 queue_id);
 
 /* Numbers for pushes */
 extern void availability_begin_queue(int32 queue_id);
@@ -224,8 +221,6 @@ extern TimestampTz availability_recheck_at(TimestampTz now);
 extern void availability_tell_due(int32 queue_id, TimestampTz due);
 
 /* Full scans of queues that seem empty */
-extern bool availability_full_scan_is_due(int32 queue_id, TimestampTz now);
-extern void availability_full_scan_done(int32 queue_id, TimestampTz began);
 
 /* Inside src/map, with the map locked */
 extern void availability_add_range(AvailabilityMap *map, LaneId lane,

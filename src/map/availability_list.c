@@ -75,7 +75,6 @@ fill_status(const AvailabilityMap *map, MapStatus *status)
 	status->waiters = map->waiters;
 	status->incarnation = map->incarnation;
 	status->visit_at = map_wake_at(map);
-	status->full_scan_at = map->full_scan_at;
 	status->ranges = map->ranges.n;
 	status->unscanned = status->numbers = knows_numbers ? 0 : -1;
 	status->uncertain = false;

@@ -42,7 +42,6 @@ typedef struct MapStatus
 	TimestampTz visit_at;		/* when the worker has to visit the queue;
 								 * before MIN_TIMESTAMP if at once, DT_NOEND
 								 * if never */
-	TimestampTz full_scan_at;	/* when claims that find nothing scan all */
 } MapStatus;
 
 extern MapStatus *availability_list(int *n);

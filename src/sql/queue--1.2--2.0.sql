@@ -523,6 +523,36 @@ COMMENT ON FUNCTION queue_data.forget() IS
 REVOKE ALL ON FUNCTION queue_data.forget() FROM PUBLIC;
 
 --
+-- Where claims scan: none reads all of a queue now and then any more
+--
+DROP VIEW queue_data.availability_map;
+DROP FUNCTION queue_data.maps();
+CREATE FUNCTION queue_data.maps(
+    OUT queue_id integer, OUT state text, OUT ready boolean,
+    OUT unscanned bigint, OUT ranges integer, OUT numbers bigint,
+    OUT uncertain boolean, OUT lanes integer, OUT reservations integer,
+    OUT claims_wait boolean, OUT waiters integer, OUT incarnation bigint,
+    OUT next_visit timestamptz)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'sql_queue_maps'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION queue_data.maps() IS
+'the rows of the view availability_map, with the queues'' numbers';
+
+CREATE VIEW queue_data.availability_map AS
+SELECT q.project, q.name AS queue, m.state, m.ready, m.unscanned, m.ranges,
+       m.numbers, m.uncertain, m.lanes, m.reservations, m.claims_wait,
+       m.waiters, m.incarnation, m.next_visit
+FROM queue_data.maps() AS m
+     JOIN queue_data.queue AS q ON q.id OPERATOR(pg_catalog.=) m.queue_id;
+COMMENT ON VIEW queue_data.availability_map IS
+'the availability maps of the queues of this database: what claims have to scan, the scans and waits under way, and when the background worker visits the queue';
+REVOKE ALL ON FUNCTION queue_data.maps() FROM PUBLIC;
+REVOKE ALL ON queue_data.availability_map FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_data.maps() TO queue_admin, queue_monitor;
+GRANT SELECT ON queue_data.availability_map TO queue_admin, queue_monitor;
+
+--
 -- How much of shared memory is used
 --
 CREATE FUNCTION queue_data.memory(

@@ -1967,7 +1967,7 @@ CREATE FUNCTION queue_data.maps(
     OUT unscanned bigint, OUT ranges integer, OUT numbers bigint,
     OUT uncertain boolean, OUT lanes integer, OUT reservations integer,
     OUT claims_wait boolean, OUT waiters integer, OUT incarnation bigint,
-    OUT next_visit timestamptz, OUT full_scan_at timestamptz)
+    OUT next_visit timestamptz)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'sql_queue_maps'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
@@ -1977,7 +1977,7 @@ COMMENT ON FUNCTION queue_data.maps() IS
 CREATE VIEW queue_data.availability_map AS
 SELECT q.project, q.name AS queue, m.state, m.ready, m.unscanned, m.ranges,
        m.numbers, m.uncertain, m.lanes, m.reservations, m.claims_wait,
-       m.waiters, m.incarnation, m.next_visit, m.full_scan_at
+       m.waiters, m.incarnation, m.next_visit
 FROM queue_data.maps() AS m
      JOIN queue_data.queue AS q ON q.id OPERATOR(pg_catalog.=) m.queue_id;
 COMMENT ON VIEW queue_data.availability_map IS

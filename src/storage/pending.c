@@ -354,7 +354,7 @@ return_all_records(XactEvent event)
 			return_at_end(record, event == XACT_EVENT_COMMIT, now);
 	}
 	if (event == XACT_EVENT_PREPARE)
-		prepared_add_changes(!too_many);
+		prepared_add_changes(!too_many && !OidIsValid(restored));
 }
 
 /* For the worker: return a change of a transaction that was prepared. */
@@ -377,6 +377,21 @@ forget_all_maps(void)
 		shmem_for_each_map(pending_list_at(0)->extension, availability_clear);
 }
 
+/*
+ * Rows may have been written of which no record tells: make all maps of the
+ * extension forget what they know, and wake the sessions that wait; the worker
+ * visits all queues, and counts the messages anew.
+ */
+void
+pending_forget_all(Oid extension)
+{
+	depth_lose_mine();
+	shmem_for_each_map(extension, availability_restored);
+
+	/* This session may not have looked up its entry (database_mine). */
+	database_map_missing(database_of(MyDatabaseId), DT_NOBEGIN);
+}
+
 /* Returns whether the end of the (sub)transaction has to use maps. */
 static bool
 end_uses_maps(void)
@@ -391,19 +406,9 @@ return_to_maps(XactEvent event)
 {
 	bool		commit = event == XACT_EVENT_COMMIT;
 
-	/*
-	 * Rows were written by other SQL, which records no changes: make the maps
-	 * forget all, and wake the sessions that wait.  If they are prepared,
-	 * full scans find the rows (availability.c).
-	 */
+	/* Rows were written by other SQL, which records no changes. */
 	if (OidIsValid(restored) && commit)
-	{
-		depth_lose_mine();
-		shmem_for_each_map(restored, availability_restored);
-
-		/* This session may not have looked up its entry (database_mine). */
-		database_map_missing(database_of(MyDatabaseId), DT_NOBEGIN);
-	}
+		pending_forget_all(restored);
 
 	/*
 	 * Before the changes are returned, because a range that is returned

@@ -106,6 +106,7 @@ pending_is_push(const PendingChange *record)
 }
 
 /* pending.c */
+extern void pending_forget_all(Oid extension);
 extern void pending_return_prepared(const PendingChange *record, bool commit);
 
 /* pending_list.c */

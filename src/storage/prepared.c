@@ -259,7 +259,7 @@ prepared_return(Oid extension)
 		find_unknown();
 	has_looked = true;
 	if (forget_ended() || forget)
-		shmem_for_each_map(extension, availability_restored);
+		pending_forget_all(extension);
 }
 
 /*

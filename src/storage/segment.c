@@ -22,8 +22,7 @@
  *	  sends one.
  *
  *	  Functions that answer that there is no such message have called
- *	  segment_refresh() before.  Claims are the exception: they do so from time
- *	  to time (availability_full_scan_is_due).
+ *	  segment_refresh() before.
  *
  *	  Snapshots.  A segment is only truncated under a lock that excludes all
  *	  users.  But a session may take its snapshot first and lock the table

@@ -46,9 +46,7 @@
  *	  at once; claims of more than one message; what the pending change of a
  *	  message that was lost to another transaction returns to the map once
  *	  more; blocks of more than one number; the splitting of wide ranges
- *	  (take_range), of which the rest stays as it was; the full scan of a
- *	  queue that seems to be empty (availability_full_scan_is_due), which
- *	  finds what all this has missed: here nothing may be left to it.
+ *	  (take_range), of which the rest stays as it was.
  *	  Ranges with something locked are never due by the clock.  They are scanned only
  *	  before a call returns an empty result, and by sweeps.  There are two
  *	  moments in time: claims made at the first run out at the second.  Memory

@@ -117,15 +117,6 @@ value(q{SELECT count(queue_push('q' || i, '1')) FROM generate_series(1, 200) AS 
 like(said(q{SELECT queue_create('last')}),
 	qr/no room for an availability map of queue number \d+$/m, 'there is no room for one');
 value(q{SELECT count(queue_drop('q' || i)) FROM generate_series(1, 200) AS i});
-value(q{SELECT queue_create('empty')});
-my ($full, $until) = ('', time + 60);
-while ($full !~ /full scan/ && time < $until)
-{
-	$full = said(q{SELECT queue_claim('empty')});
-	sleep 0.5;
-}
-like($full, qr/full scan of queue "empty", in which nothing was found where its availability map says/,
-	'a full scan');
 
 # --- Other databases ---
 
