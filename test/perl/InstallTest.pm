@@ -144,6 +144,8 @@ sub write_file
 
 # What an extension consists of: its objects with all that the catalogs say of them, but for
 # OIDs, files and statistics, and whether rows were there before a constraint (NOT VALID).
+# NOT NULL is one of its columns; from 18 on it is also a constraint, with a name that
+# says nothing.
 sub catalog_of
 {
 	my ($node, $database, $extension) = @_;
@@ -167,7 +169,8 @@ WITH member AS (
 	UNION ALL
 	SELECT 'pg_class'::regclass, attrelid, attnum FROM pg_attribute WHERE attrelid IN (SELECT oid FROM rel)
 	UNION ALL
-	SELECT 'pg_constraint'::regclass, oid, 0 FROM pg_constraint WHERE conrelid IN (SELECT oid FROM rel)
+	SELECT 'pg_constraint'::regclass, oid, 0 FROM pg_constraint
+	WHERE contype <> 'n' AND conrelid IN (SELECT oid FROM rel)
 	UNION ALL
 	SELECT 'pg_trigger'::regclass, oid, 0 FROM pg_trigger WHERE tgrelid IN (SELECT oid FROM rel)
 	UNION ALL

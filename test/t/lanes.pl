@@ -250,11 +250,12 @@ set_worker(1);
 	is($two->query_safe(claim($q)), '', 'nothing but delayed and claimed ones');
 	push_to($q, "d$_", 'g', delay => 1, priority => $_ % 3) foreach 1 .. 6;
 	$two->query_safe("SELECT claim_renew('$q', '$claim', 1)");
+	ok($node->poll_query_until('postgres', "SELECT free = 9 FROM queue_stats('$q')"), 'all are due');
 	my @got;
 	for (my $tries = 0; @got < 9 && $tries < 1000; $tries++)
 	{
-		sleep 0.1;
 		push @got, split / /, $two->query_safe(claim($q));
+		sleep 0.1 if @got < 9;
 	}
 	is("@{[grep { /d/ } @got]}, @{[grep { /o/ } @got]}",
 		'd2 d5 d1 d4 d3 d6, o1 o2 o3', 'both are due, in the order of their groups');
