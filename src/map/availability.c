@@ -542,13 +542,12 @@ availability_return(Oid extension, int32 queue_id, LaneId lane,
 }
 
 /*
- * A transaction has ended, and the worker may have to move a message that is
- * delayed until "from" when it is "due".  It does not expire before
- * expires_at.
+ * A transaction has ended, and the worker may have to move a delayed message
+ * when it is due.  It does not expire before expires_at.
  */
 void
-availability_return_delayed(Oid extension, int32 queue_id, TimestampTz from,
-							TimestampTz due, TimestampTz expires_at)
+availability_return_delayed(Oid extension, int32 queue_id, TimestampTz due,
+							TimestampTz expires_at)
 {
 	AvailabilityMap *map = shmem_find_map(extension, queue_id);
 
@@ -558,7 +557,7 @@ availability_return_delayed(Oid extension, int32 queue_id, TimestampTz from,
 		database_map_missing(database_mine(), due);
 		return;
 	}
-	availability_add_delayed(map, from, due);
+	availability_add_delayed(map, due, due);
 	lower_expiry(map, expires_at);
 	lower_first_due(map, due);
 	availability_unlock_and_wake(map, 0);

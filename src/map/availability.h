@@ -213,7 +213,7 @@ extern void availability_return(Oid extension, int32 queue_id, LaneId lane,
 								const MessageRange *range,
 								TimestampTz expires_at, TimestampTz now);
 extern void availability_return_delayed(Oid extension, int32 queue_id,
-										TimestampTz from, TimestampTz due,
+										TimestampTz due,
 										TimestampTz expires_at);
 extern void availability_prepare(Oid extension, int32 queue_id, LaneId lane,
 								 const MessageRange *range);

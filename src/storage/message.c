@@ -65,8 +65,9 @@
 #include "util/compat.h"
 
 static LaneId lane_of_row(MessageTable *table, HeapTuple tuple);
-static void record_new_version(MessageTable *table, HeapTuple tuple,
-							   PendingKind kind);
+static TimestampTz due_of_row(MessageTable *table, HeapTuple tuple);
+static void record_change(MessageTable *table, HeapTuple tuple,
+						  TimestampTz due_before, TimestampTz due);
 static QueueDepth depth_of_row(const MessageTable *table, HeapTuple tuple,
 							   TimestampTz *until);
 static void count_new_messages(MessageTable *table, HeapTuple *tuples,
@@ -90,22 +91,33 @@ lane_of_row(MessageTable *table, HeapTuple tuple)
 	return message_lane(RelationGetDescr(table->heap), tuple);
 }
 
-/* Take steps 1 and 2 for this new version of a message. */
+/*
+ * Returns when a message is due: to be moved if it is delayed, else free,
+ * DT_NOBEGIN for at once.  A claim that has ended, but was not counted as such
+ * (claim_ends.c), is due when it has ended.
+ */
+static TimestampTz
+due_of_row(MessageTable *table, HeapTuple tuple)
+{
+	TimestampTz until;
+
+	if (segment_is_delayed(table->segment))
+		return message_due_at(table, tuple);
+	return message_row_is_held(tuple, &until) ? until : DT_NOBEGIN;
+}
+
+/* Take steps 1 and 2 for a message.  The times are those of pending.c. */
 static void
-record_new_version(MessageTable *table, HeapTuple tuple, PendingKind kind)
+record_change(MessageTable *table, HeapTuple tuple, TimestampTz due_before,
+			  TimestampTz due)
 {
 	MessageForm form = message_read(tuple);
 
 	if (segment_is_delayed(table->segment))
-	{
-		TimestampTz due_at = message_due_at(table, tuple);
-
-		pending_record_delayed(&form, due_at, due_at, kind);
-	}
+		pending_record_delayed(&form, due_before, due);
 	else
-		pending_record_message(&form, lane_of_row(table, tuple),
-							   form.claim_token == 0 ? DT_NOBEGIN :
-							   form.claimed_until, kind);
+		pending_record_message(&form, lane_of_row(table, tuple), due_before,
+							   due);
 	segment_publish(table->segment, message_id_number(form.id));
 }
 
@@ -116,15 +128,7 @@ record_new_version(MessageTable *table, HeapTuple tuple, PendingKind kind)
 void
 message_record_change(MessageTable *table, HeapTuple tuple)
 {
-	MessageForm form = message_read(tuple);
-
-	if (segment_is_delayed(table->segment))
-		pending_record_delayed(&form, message_due_at(table, tuple), DT_NOEND,
-							   PENDING_CHANGE);
-	else
-		pending_record_message(&form, lane_of_row(table, tuple), DT_NOEND,
-							   PENDING_CHANGE);
-	segment_publish(table->segment, message_id_number(form.id));
+	record_change(table, tuple, due_of_row(table, tuple), DT_NOEND);
 }
 
 /* --- Counting --- */
@@ -255,17 +259,9 @@ message_lock_as_seen(MessageTable *table, TupleTableSlot *slot,
 void
 message_return_at_commit(MessageTable *table, HeapTuple tuple)
 {
-	MessageForm form = message_read(tuple);
+	TimestampTz due = due_of_row(table, tuple);
 
-	if (segment_is_delayed(table->segment))
-	{
-		TimestampTz due_at = message_due_at(table, tuple);
-
-		pending_record_delayed(&form, due_at, due_at, PENDING_CHANGE);
-	}
-	else
-		pending_record_message(&form, lane_of_row(table, tuple), DT_NOBEGIN,
-							   PENDING_CHANGE);
+	record_change(table, tuple, due, due);
 }
 
 /* --- Writing --- */
@@ -278,7 +274,7 @@ message_insert(MessageTable *table, HeapTuple tuple)
 	/* When it is due is known of a message in a table of delayed ones. */
 	Assert(segment_is_delayed(table->segment) ==
 		   !heap_attisnull(tuple, Anum_message_due_at, NULL));
-	record_new_version(table, tuple, PENDING_INSERT);
+	record_change(table, tuple, DT_NOEND, due_of_row(table, tuple));
 	table_tuple_insert(table->heap, slot, GetCurrentCommandId(true), 0, NULL);
 	row_insert_index_entries(table->heap, &table->all, slot, NULL);
 	batches_insert_entries(table, &tuple, &slot, 1);
@@ -311,7 +307,8 @@ message_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 	desc = CreateTupleDescCopy(RelationGetDescr(table->heap));
 	for (int i = 0; i < n; i++)
 	{
-		record_new_version(table, tuples[i], PENDING_INSERT);
+		record_change(table, tuples[i], DT_NOEND,
+					  due_of_row(table, tuples[i]));
 		bytes += tuples[i]->t_len;
 
 		/*
@@ -348,7 +345,8 @@ message_update_locked(MessageTable *table, HeapTuple old, HeapTuple new)
 	TM_Result	result;
 
 	Assert(message_row_id(new) == message_row_id(old));
-	record_new_version(table, new, PENDING_CHANGE);
+	record_change(table, new, due_of_row(table, old),
+				  due_of_row(table, new));
 	result = compat_table_tuple_update(table->heap, &old->t_self, slot,
 									   GetCurrentCommandId(true),
 									   GetActiveSnapshot(), &failure,
@@ -372,7 +370,8 @@ bool
 message_update_as_seen(MessageTable *table, HeapTuple old, HeapTuple new)
 {
 	Assert(message_row_id(new) == message_row_id(old));
-	record_new_version(table, new, PENDING_CHANGE);
+	record_change(table, new, due_of_row(table, old),
+				  due_of_row(table, new));
 
 	/*
 	 * No column of our index changes.  But a second index, say one that an

@@ -11,19 +11,23 @@
  *	  changes.  The transaction itself may claim what it has pushed or
  *	  released; it finds that by its own records (pending_next_own).
  *
- *	  A record has a kind, PENDING_INSERT or PENDING_CHANGE, and says from
- *	  when on ("due") its messages are free if the transaction commits:
+ *	  A record says when its messages are free if the transaction commits
+ *	  ("due") and if it does not ("due_before"):
  *
  *		End of the transaction	What becomes of a record
  *
  *		commit					It is returned as free from "due" on; not if
- *								that is DT_NOEND.
- *		rollback				A change is returned as free at once; an
- *								insertion is dropped.
+ *								that is DT_NOEND: the change frees nothing.
+ *		rollback				It is returned as free from "due_before" on;
+ *								not if that is DT_NOEND: an insertion.
  *		rollback of a			As at a rollback; and a change is kept, and
  *		subtransaction			returned once more when the top-level
  *								transaction ends.
  *		PREPARE TRANSACTION		It is left to the worker (prepared.c).
+ *
+ *	  A claim that runs out meanwhile is due before a rollback, and not free at
+ *	  once: the worker sweeps only what is due, and counts its end
+ *	  (claim_ends.c).
  *
  *	  pending_list.c keeps the records.
  *
@@ -84,8 +88,8 @@ static bool too_many = false;	/* some changes were not recorded */
 static Oid	restored = InvalidOid;
 
 static void record_change(const MessageForm *form, PendingTarget target,
-						  LaneId lane, TimestampTz delayed_from,
-						  TimestampTz due, PendingKind kind);
+						  LaneId lane, TimestampTz due_before,
+						  TimestampTz due);
 static void record_queue_change(int32 queue_id, PendingTarget target);
 static void return_record(const PendingChange *record, TimestampTz now,
 						  TimestampTz due);
@@ -117,7 +121,7 @@ pending_init(void)
 
 static void
 record_change(const MessageForm *form, PendingTarget target, LaneId lane,
-			  TimestampTz delayed_from, TimestampTz due, PendingKind kind)
+			  TimestampTz due_before, TimestampTz due)
 {
 	PendingChange new = {0};
 
@@ -127,10 +131,9 @@ record_change(const MessageForm *form, PendingTarget target, LaneId lane,
 	new.queue_id = form->queue_id;
 	new.lane = lane;
 	new.target = target;
-	new.kind = kind;
 	new.scanned_to = PG_INT64_MIN;
 	new.expires_at = message_expires_at(form);
-	new.delayed_from = delayed_from;
+	new.due_before = due_before;
 	new.range.priority = form->priority;
 	new.range.first = new.range.last = message_id_number(form->id);
 	new.range.due = due;
@@ -146,26 +149,22 @@ record_change(const MessageForm *form, PendingTarget target, LaneId lane,
 
 /*
  * Record that a message is about to be changed.  After a commit it is free at
- * the time due; DT_NOEND means that the change does not make it free.
+ * the time due, after a rollback at due_before.  DT_NOEND means that the change
+ * does not make it free, and that it was not there before.
  */
 void
-pending_record_message(const MessageForm *form, LaneId lane, TimestampTz due,
-					   PendingKind kind)
+pending_record_message(const MessageForm *form, LaneId lane,
+					   TimestampTz due_before, TimestampTz due)
 {
-	record_change(form, TARGET_MESSAGES, lane, DT_NOBEGIN, due, kind);
+	record_change(form, TARGET_MESSAGES, lane, due_before, due);
 }
 
-/*
- * Record that a delayed message, which is due at delayed_from, is about to be
- * changed.  After a commit the worker has to move it at the time due; DT_NOEND
- * means that the change leaves nothing to move.
- */
+/* The same for a delayed message, which the worker has to move then. */
 void
-pending_record_delayed(const MessageForm *form, TimestampTz delayed_from,
-					   TimestampTz due, PendingKind kind)
+pending_record_delayed(const MessageForm *form, TimestampTz due_before,
+					   TimestampTz due)
 {
-	record_change(form, TARGET_DELAYED, LANE_WITHOUT_KEY, delayed_from, due,
-				  kind);
+	record_change(form, TARGET_DELAYED, LANE_WITHOUT_KEY, due_before, due);
 }
 
 /*
@@ -176,9 +175,9 @@ pending_record_delayed(const MessageForm *form, TimestampTz delayed_from,
 void
 pending_record_room(const MessageForm *form, LaneId lane, bool is_finished)
 {
-	/* PENDING_INSERT, because a rollback makes no room. */
+	/* A rollback makes no room. */
 	record_change(form, is_finished ? TARGET_ROOM : TARGET_TURN, lane,
-				  DT_NOBEGIN, DT_NOBEGIN, PENDING_INSERT);
+				  DT_NOEND, DT_NOBEGIN);
 }
 
 /*
@@ -200,8 +199,7 @@ record_queue_change(int32 queue_id, PendingTarget target)
 {
 	MessageForm form = {.queue_id = queue_id,.expires_at = DT_NOEND};
 
-	record_change(&form, target, LANE_WITHOUT_KEY, DT_NOBEGIN, DT_NOBEGIN,
-				  PENDING_INSERT);
+	record_change(&form, target, LANE_WITHOUT_KEY, DT_NOEND, DT_NOBEGIN);
 }
 
 /*
@@ -279,11 +277,8 @@ return_record(const PendingChange *record, TimestampTz now, TimestampTz due)
 								now);
 			break;
 		case TARGET_DELAYED:
-			/* After a rollback, too, it is left until it is due. */
 			availability_return_delayed(record->extension, record->queue_id,
-										record->delayed_from,
-										Max(due, record->delayed_from),
-										record->expires_at);
+										due, record->expires_at);
 			break;
 		case TARGET_ROOM:
 		case TARGET_TURN:
@@ -309,17 +304,13 @@ return_at_end(const PendingChange *record, bool commit, TimestampTz now)
 {
 	/*
 	 * A message that was pushed or released is free now, one that was claimed
-	 * when the claim ends.  A lock or a deletion frees nothing (DT_NOEND).
+	 * when the claim ends.  A lock or a deletion frees nothing.  After a
+	 * rollback the message is as it was before.
 	 */
-	if (commit && record->range.due != DT_NOEND)
-		return_record(record, now, record->range.due);
+	TimestampTz due = commit ? record->range.due : record->due_before;
 
-	/*
-	 * The message is as it was before, and may have been free then.  A claim
-	 * that finds it claimed returns it with the end of that claim.
-	 */
-	else if (!commit && record->kind == PENDING_CHANGE)
-		return_record(record, now, DT_NOBEGIN);
+	if (due != DT_NOEND)
+		return_record(record, now, due);
 }
 
 /*
@@ -487,7 +478,7 @@ pending_roll_back(int first)
 		PendingChange *record = pending_list_at(i);
 
 		/* The message does not exist any more, or no room was made. */
-		if (record->kind == PENDING_INSERT)
+		if (record->due_before == DT_NOEND)
 			continue;
 
 		/*
@@ -495,8 +486,8 @@ pending_roll_back(int first)
 		 * to the end of the top-level transaction.  Our own claims need not
 		 * scan it, because the map has it.
 		 */
-		return_record(record, now, DT_NOBEGIN);
-		record->range.due = DT_NOBEGIN;
+		return_record(record, now, record->due_before);
+		record->range.due = record->due_before;
 		record->in_map = true;
 		*pending_list_at(kept) = *record;
 		pending_list_link(kept++);

@@ -15,21 +15,13 @@
 #include "catalog/tables.h"
 #include "map/lane_id.h"
 
-/* What a rollback makes of a change to a message. */
-typedef enum PendingKind
-{
-	PENDING_INSERT,				/* the message never existed */
-	PENDING_CHANGE				/* the message is as free as it was before */
-} PendingKind;
-
 extern void pending_init(void);
 
 /* Recording, before the change is made */
 extern void pending_record_message(const MessageForm *form, LaneId lane,
-								   TimestampTz due, PendingKind kind);
+								   TimestampTz due_before, TimestampTz due);
 extern void pending_record_delayed(const MessageForm *form,
-								   TimestampTz delayed_from, TimestampTz due,
-								   PendingKind kind);
+								   TimestampTz due_before, TimestampTz due);
 extern void pending_record_room(const MessageForm *form, LaneId lane,
 								bool is_finished);
 extern void pending_record_unlock(int32 queue_id, LaneId lane);

@@ -65,17 +65,16 @@ typedef struct PendingChange
 								 * LANE_OF_OVERFLOW: of several */
 	int			previous;		/* the one before in PendingRecords, or -1 */
 	PendingTarget target;
-	PendingKind kind;
 	bool		in_map;			/* after a rollback to a savepoint: own claims
 								 * find the messages by the map */
 	int64		scanned_to;		/* own claims have scanned the messages up to
 								 * this number since */
 	TimestampTz expires_at;		/* when the first of the messages expires, or
 								 * earlier */
-	TimestampTz delayed_from;	/* TARGET_DELAYED: the first due time of the
-								 * messages */
 	MessageRange range;			/* due: when they are free after a commit;
 								 * DT_NOEND: this change frees nothing */
+	TimestampTz due_before;		/* the same after a rollback: when they were
+								 * due before; DT_NOEND: they were not there */
 } PendingChange;
 
 /* The records of the open transaction, the latest one last */
@@ -101,7 +100,7 @@ pending_is_unscanned(const PendingChange *record)
 static inline bool
 pending_is_push(const PendingChange *record)
 {
-	return record->kind == PENDING_INSERT &&
+	return record->due_before == DT_NOEND &&
 		record->target == TARGET_MESSAGES && record->range.due == DT_NOBEGIN;
 }
 

@@ -68,9 +68,10 @@ typedef struct RecordKey
 	int32		queue_id;
 	int			nest_level;
 	int			target;
-	int			kind;
 	int			priority;
 	int			is_free;		/* a commit makes the messages free at once */
+	int			was_free;		/* a rollback does */
+	int			is_new;			/* they were not there before */
 } RecordKey;
 
 /* A united record, while records are united */
@@ -116,7 +117,8 @@ extend_record(PendingChange *record, const PendingChange *new)
 		record->xact.nest_level != new->xact.nest_level ||
 		record->target != new->target ||
 		!lane_equals(record->lane, new->lane) ||
-		record->kind != new->kind ||
+		(record->due_before == DT_NOBEGIN) != (new->due_before == DT_NOBEGIN) ||
+		(record->due_before == DT_NOEND) != (new->due_before == DT_NOEND) ||
 		record->in_map || new->range.first <= record->scanned_to ||
 		record->range.priority != new->range.priority ||
 		record->range.due != new->range.due ||
@@ -134,7 +136,7 @@ grow_record(PendingChange *record, const PendingChange *new)
 	record->range.first = Min(record->range.first, new->range.first);
 	record->range.last = Max(record->range.last, new->range.last);
 	record->expires_at = Min(record->expires_at, new->expires_at);
-	record->delayed_from = Min(record->delayed_from, new->delayed_from);
+	record->due_before = Min(record->due_before, new->due_before);
 }
 
 /*
@@ -199,7 +201,6 @@ get_key(const PendingChange *record, RecordKey *key)
 	/* The rollback of a subtransaction returns its own records only. */
 	key->nest_level = record->xact.nest_level;
 	key->target = record->target;
-	key->kind = record->kind;
 	key->priority = record->range.priority;
 
 	/*
@@ -207,6 +208,8 @@ get_key(const PendingChange *record, RecordKey *key)
 	 * when other messages in that range become free.
 	 */
 	key->is_free = record->range.due == DT_NOBEGIN;
+	key->was_free = record->due_before == DT_NOBEGIN;
+	key->is_new = record->due_before == DT_NOEND;
 
 	/* What was pushed goes to its lane, and not to the overflow, if it can. */
 	if (pending_is_push(record))

@@ -78,6 +78,12 @@ change(
 	ROLLBACK TO a;} . with_claim('q', 2, q{claim_complete('q', claim_id)}) . q{
 	SAVEPOINT b;} . with_claim('q', 2, q{claim_release('q', claim_id, failed => true)}) . q{
 	RELEASE b; COMMIT});
+change('a delete under a claim, which runs out before the rollback',
+	q{SELECT queue_push('ends', '1');
+	SELECT claim_id, id FROM queue_claim('ends', 1, 0) \gset
+	BEGIN; SELECT message_delete('ends', :id, :'claim_id');
+	SELECT pg_sleep(2.5); SELECT count(*) FROM queue_claim('ends', 60, 0); ROLLBACK});
+is(depths('ends'), '1|0|0', 'and is counted');
 change('and rolled back',
 	'BEGIN;' . push_messages('q', 5) . with_claim('q', 4, 'claim_id') . 'ROLLBACK');
 is( value(
