@@ -136,7 +136,7 @@ static void take_from_lane(AvailabilityMap *map, Lane *entry, int64 width,
 #define TO(state)	(1 << (state))
 
 /* The states that may follow each one, if the map does not forget the lane */
-static const uint8 lane_transitions[] PG_USED_FOR_ASSERTS_ONLY = {
+PG_USED_FOR_ASSERTS_ONLY static const uint8 lane_transitions[] = {
 	[LANE_NO_ENTRY] = TO(LANE_NO_ENTRY) | TO(LANE_EMPTY) | TO(LANE_HAS_TURN),
 	[LANE_TAKEN] = TO(LANE_NO_ENTRY) | TO(LANE_FULL) | TO(LANE_EMPTY) |
 	TO(LANE_WAITS) | TO(LANE_HAS_TURN),
