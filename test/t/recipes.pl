@@ -172,11 +172,11 @@ isnt(value(qq{SELECT obj_description('$name(text)'::regprocedure, 'pg_proc')}),
 
 # --- The router ---
 
-# The row of the table of signatures
-my ($row) = $recipe =~ /(\('alone'.*?\),)/s;
+# The signature
+my ($row) = $recipe =~ /^\s*(NAME\(.*;)$/m;
 my $router = "$copy/src/proxy/queue_proxy--$version.sql";
 $row =~ s/\bNAME\b/$name/g;
-write_file($router, slurp_file($router) =~ s/^    (?=\('alone', \$\$batch_create)/    $row\n$&/mr);
+write_file($router, slurp_file($router) =~ s/^    (?=batch_create\()/    $row\n$&/mr);
 
 install();
 SKIP:
