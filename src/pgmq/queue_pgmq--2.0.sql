@@ -948,137 +948,51 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION pgmq.send(
-    queue_name text, msg jsonb)
-RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+-- Without and with headers; without a delay, with one in seconds, or until a time
+DO $do$
+DECLARE
+    r record;
+BEGIN
+    FOR r IN
+        SELECT f.name, f.result, f.call || h.value || ', ' || d.value AS call,
+               f.arguments || h.argument || d.argument AS arguments,
+               format(f.comment, h.comment || CASE WHEN d.comment = '' THEN ''
+                   WHEN h.comment = '' THEN ', ' ELSE '; ' END || d.comment) AS comment
+        FROM (VALUES
+                 ('send', 'queue_name text, msg jsonb', 'SETOF bigint',
+                  'RETURN NEXT pgmq._send(queue_name, msg, ',
+                  'sends a message%s, and returns its id. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay. Source: pgmq'),
+                 ('send_batch', 'queue_name text, msgs jsonb[]', 'SETOF bigint',
+                  'RETURN QUERY SELECT * FROM pgmq._send_batch(queue_name, msgs, ',
+                  'sends messages%s, and returns their ids. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay, arrays. Source: pgmq'),
+                 ('send_batch_topic', 'routing_key text, msgs jsonb[]',
+                  'TABLE (queue_name text, msg_id bigint)',
+                  E'RETURN QUERY SELECT * FROM pgmq._send_batch_topic(routing_key, msgs,\n        ',
+                  'sends messages to each queue that is bound to the routing key, all or nothing, and returns the queues and the ids; it does not heed filters and publishers of topic_bind. Errors: as send_batch, 22023 routing key, 42501 not a member of queue_admin. Source: pgmq'))
+             AS f (name, arguments, result, call, comment)
+             CROSS JOIN LATERAL (VALUES
+                 ('', 'NULL', ''),
+                 (', headers ' || substring(f.arguments, 'jsonb.*'), 'headers',
+                  ' with headers; x-pgmq-group is the group key'))
+             AS h (argument, value, comment)
+             CROSS JOIN (VALUES
+                 ('', '0', ''),
+                 (', delay integer', 'delay', 'readable after delay seconds'),
+                 (', delay timestamptz', 'pgmq._seconds(delay)',
+                  'readable from the time delay on, to the next second'))
+             AS d (argument, value, comment)
+    LOOP
+        EXECUTE format($f$CREATE FUNCTION pgmq.%s(%s)
+RETURNS %s LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN NEXT pgmq._send(queue_name, msg, NULL, 0);
+    %s);
 END
-$$;
-COMMENT ON FUNCTION pgmq.send(text, jsonb) IS
-'sends a message, and returns its id. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay. Source: pgmq';
-
-CREATE FUNCTION pgmq.send(
-    queue_name text, msg jsonb, delay integer)
-RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN NEXT pgmq._send(queue_name, msg, NULL, delay);
+$$$f$, r.name, r.arguments, r.result, r.call);
+        EXECUTE format('COMMENT ON FUNCTION pgmq.%s(%s) IS %L', r.name, r.arguments, r.comment);
+    END LOOP;
 END
-$$;
-COMMENT ON FUNCTION pgmq.send(text, jsonb, integer) IS
-'sends a message, readable after delay seconds, and returns its id. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay. Source: pgmq';
-
-CREATE FUNCTION pgmq.send(
-    queue_name text, msg jsonb, delay timestamptz)
-RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN NEXT pgmq._send(queue_name, msg, NULL, pgmq._seconds(delay));
-END
-$$;
-COMMENT ON FUNCTION pgmq.send(text, jsonb, timestamptz) IS
-'sends a message, readable from the time delay on, to the next second, and returns its id. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay. Source: pgmq';
-
-CREATE FUNCTION pgmq.send(
-    queue_name text, msg jsonb, headers jsonb)
-RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN NEXT pgmq._send(queue_name, msg, headers, 0);
-END
-$$;
-COMMENT ON FUNCTION pgmq.send(text, jsonb, jsonb) IS
-'sends a message with headers; x-pgmq-group is the group key, and returns its id. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay. Source: pgmq';
-
-CREATE FUNCTION pgmq.send(
-    queue_name text, msg jsonb, headers jsonb, delay integer)
-RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN NEXT pgmq._send(queue_name, msg, headers, delay);
-END
-$$;
-COMMENT ON FUNCTION pgmq.send(text, jsonb, jsonb, integer) IS
-'sends a message with headers; x-pgmq-group is the group key; readable after delay seconds, and returns its id. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay. Source: pgmq';
-
-CREATE FUNCTION pgmq.send(
-    queue_name text, msg jsonb, headers jsonb, delay timestamptz)
-RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN NEXT pgmq._send(queue_name, msg, headers, pgmq._seconds(delay));
-END
-$$;
-COMMENT ON FUNCTION pgmq.send(text, jsonb, jsonb, timestamptz) IS
-'sends a message with headers; x-pgmq-group is the group key; readable from the time delay on, to the next second, and returns its id. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay. Source: pgmq';
-
-CREATE FUNCTION pgmq.send_batch(
-    queue_name text, msgs jsonb[])
-RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._send_batch(queue_name, msgs, NULL, 0);
-END
-$$;
-COMMENT ON FUNCTION pgmq.send_batch(text, jsonb[]) IS
-'sends messages, and returns their ids. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay, arrays. Source: pgmq';
-
-CREATE FUNCTION pgmq.send_batch(
-    queue_name text, msgs jsonb[], delay integer)
-RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._send_batch(queue_name, msgs, NULL, delay);
-END
-$$;
-COMMENT ON FUNCTION pgmq.send_batch(text, jsonb[], integer) IS
-'sends messages, readable after delay seconds, and returns their ids. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay, arrays. Source: pgmq';
-
-CREATE FUNCTION pgmq.send_batch(
-    queue_name text, msgs jsonb[], delay timestamptz)
-RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._send_batch(queue_name, msgs, NULL, pgmq._seconds(delay));
-END
-$$;
-COMMENT ON FUNCTION pgmq.send_batch(text, jsonb[], timestamptz) IS
-'sends messages, readable from the time delay on, to the next second, and returns their ids. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay, arrays. Source: pgmq';
-
-CREATE FUNCTION pgmq.send_batch(
-    queue_name text, msgs jsonb[], headers jsonb[])
-RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._send_batch(queue_name, msgs, headers, 0);
-END
-$$;
-COMMENT ON FUNCTION pgmq.send_batch(text, jsonb[], jsonb[]) IS
-'sends messages with headers; x-pgmq-group is the group key, and returns their ids. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay, arrays. Source: pgmq';
-
-CREATE FUNCTION pgmq.send_batch(
-    queue_name text, msgs jsonb[], headers jsonb[], delay integer)
-RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._send_batch(queue_name, msgs, headers, delay);
-END
-$$;
-COMMENT ON FUNCTION pgmq.send_batch(text, jsonb[], jsonb[], integer) IS
-'sends messages with headers; x-pgmq-group is the group key; readable after delay seconds, and returns their ids. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay, arrays. Source: pgmq';
-
-CREATE FUNCTION pgmq.send_batch(
-    queue_name text, msgs jsonb[], headers jsonb[], delay timestamptz)
-RETURNS SETOF bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._send_batch(queue_name, msgs, headers, pgmq._seconds(delay));
-END
-$$;
-COMMENT ON FUNCTION pgmq.send_batch(text, jsonb[], jsonb[], timestamptz) IS
-'sends messages with headers; x-pgmq-group is the group key; readable from the time delay on, to the next second, and returns their ids. Errors: 42704 no queue of pgmq, 42501 no right to push, 54000 too large, 22023 delay, arrays. Source: pgmq';
+$do$;
 
 --
 -- Reading
@@ -1232,199 +1146,56 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION pgmq.read(
-    queue_name text, vt integer, qty integer,
-    conditional jsonb DEFAULT '{}')
+-- In each order, for seconds or until a time, at once or by polling
+DO $do$
+DECLARE
+    r record;
+BEGIN
+    FOR r IN
+        SELECT f.name || p.suffix AS name,
+               concat_ws(', ', 'queue_name text, vt ' || v.type || ', qty integer', p.options,
+                         f.options) AS arguments,
+               format(p.call, f.how, CASE p.suffix WHEN '' THEN v.value ELSE v.values END,
+                      CASE f.how WHEN 'any' THEN 'conditional' ELSE 'NULL' END) AS call,
+               format(f.comment, v.comment) || p.comment
+               || '. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt'
+               || CASE f.how WHEN 'any' THEN '' ELSE ', 55000 its groups have bounds' END
+               || '. Source: pgmq' AS comment
+        FROM (VALUES
+                 ('read', 'any', 'conditional jsonb DEFAULT ''{}''',
+                  'reads messages, oldest first, groups in turn, and hides them %s; with conditional only those that contain it'),
+                 ('read_grouped', 'grouped', NULL,
+                  'reads messages first in, first out within each group, one group after the other, and hides them %s'),
+                 ('read_grouped_rr', 'rr', NULL,
+                  'reads messages first in, first out within each group, groups in turn, and hides them %s'),
+                 ('read_grouped_head', 'head', NULL,
+                  'reads the first message of each group, unless that is hidden, of qty groups at most, and hides it %s'))
+             AS f (name, how, options, comment)
+             CROSS JOIN (VALUES
+                 ('integer', 'pgmq._later(vt)', 'NULL, vt', 'for vt seconds'),
+                 ('timestamptz', 'vt', 'vt, NULL', 'until the time vt'))
+             AS v (type, value, values, comment)
+             CROSS JOIN (VALUES
+                 ('', NULL, 'pgmq._take(%L, queue_name, %s, qty, %s)', ''),
+                 ('_with_poll',
+                  'max_poll_seconds integer DEFAULT 5, poll_interval_ms integer DEFAULT 100',
+                  E'pgmq._poll(%L, queue_name, %s, qty, %s,\n'
+                  '        max_poll_seconds, poll_interval_ms)',
+                  '; waits up to max_poll_seconds for one, and looks every poll_interval_ms'))
+             AS p (suffix, options, call, comment)
+    LOOP
+        EXECUTE format($f$CREATE FUNCTION pgmq.%s(%s)
 RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN QUERY SELECT * FROM pgmq._take('any', queue_name, pgmq._later(vt), qty, conditional);
+    RETURN QUERY SELECT * FROM %s;
 END
-$$;
-COMMENT ON FUNCTION pgmq.read(text, integer, integer, jsonb) IS
-'reads messages, oldest first, groups in turn, and hides them for vt seconds; with conditional only those that contain it. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt. Source: pgmq';
-
-CREATE FUNCTION pgmq.read(
-    queue_name text, vt timestamptz, qty integer,
-    conditional jsonb DEFAULT '{}')
-RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._take('any', queue_name, vt, qty, conditional);
+$$$f$, r.name, r.arguments, r.call);
+        EXECUTE format('COMMENT ON FUNCTION pgmq.%s(%s) IS %L', r.name,
+            regexp_replace(r.arguments, ' DEFAULT [^,]+', '', 'g'), r.comment);
+    END LOOP;
 END
-$$;
-COMMENT ON FUNCTION pgmq.read(text, timestamptz, integer, jsonb) IS
-'reads messages, oldest first, groups in turn, and hides them until the time vt; with conditional only those that contain it. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt. Source: pgmq';
-
-CREATE FUNCTION pgmq.read_with_poll(
-    queue_name text, vt integer, qty integer, max_poll_seconds integer DEFAULT 5,
-    poll_interval_ms integer DEFAULT 100, conditional jsonb DEFAULT '{}')
-RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._poll('any', queue_name, NULL, vt, qty, conditional,
-        max_poll_seconds, poll_interval_ms);
-END
-$$;
-COMMENT ON FUNCTION pgmq.read_with_poll(text, integer, integer, integer, integer, jsonb) IS
-'reads messages, oldest first, groups in turn, and hides them for vt seconds; with conditional only those that contain it; waits up to max_poll_seconds for one, and looks every poll_interval_ms. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt. Source: pgmq';
-
-CREATE FUNCTION pgmq.read_with_poll(
-    queue_name text, vt timestamptz, qty integer, max_poll_seconds integer DEFAULT 5,
-    poll_interval_ms integer DEFAULT 100, conditional jsonb DEFAULT '{}')
-RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._poll('any', queue_name, vt, NULL, qty, conditional,
-        max_poll_seconds, poll_interval_ms);
-END
-$$;
-COMMENT ON FUNCTION pgmq.read_with_poll(text, timestamptz, integer, integer, integer, jsonb) IS
-'reads messages, oldest first, groups in turn, and hides them until the time vt; with conditional only those that contain it; waits up to max_poll_seconds for one, and looks every poll_interval_ms. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt. Source: pgmq';
-
-CREATE FUNCTION pgmq.read_grouped(
-    queue_name text, vt integer, qty integer)
-RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._take('grouped', queue_name, pgmq._later(vt), qty, NULL);
-END
-$$;
-COMMENT ON FUNCTION pgmq.read_grouped(text, integer, integer) IS
-'reads messages first in, first out within each group, one group after the other, and hides them for vt seconds. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
-
-CREATE FUNCTION pgmq.read_grouped(
-    queue_name text, vt timestamptz, qty integer)
-RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._take('grouped', queue_name, vt, qty, NULL);
-END
-$$;
-COMMENT ON FUNCTION pgmq.read_grouped(text, timestamptz, integer) IS
-'reads messages first in, first out within each group, one group after the other, and hides them until the time vt. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
-
-CREATE FUNCTION pgmq.read_grouped_with_poll(
-    queue_name text, vt integer, qty integer, max_poll_seconds integer DEFAULT 5,
-    poll_interval_ms integer DEFAULT 100)
-RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._poll('grouped', queue_name, NULL, vt, qty, NULL,
-        max_poll_seconds, poll_interval_ms);
-END
-$$;
-COMMENT ON FUNCTION pgmq.read_grouped_with_poll(text, integer, integer, integer, integer) IS
-'reads messages first in, first out within each group, one group after the other, and hides them for vt seconds; waits up to max_poll_seconds for one, and looks every poll_interval_ms. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
-
-CREATE FUNCTION pgmq.read_grouped_with_poll(
-    queue_name text, vt timestamptz, qty integer, max_poll_seconds integer DEFAULT 5,
-    poll_interval_ms integer DEFAULT 100)
-RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._poll('grouped', queue_name, vt, NULL, qty, NULL,
-        max_poll_seconds, poll_interval_ms);
-END
-$$;
-COMMENT ON FUNCTION pgmq.read_grouped_with_poll(text, timestamptz, integer, integer, integer) IS
-'reads messages first in, first out within each group, one group after the other, and hides them until the time vt; waits up to max_poll_seconds for one, and looks every poll_interval_ms. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
-
-CREATE FUNCTION pgmq.read_grouped_rr(
-    queue_name text, vt integer, qty integer)
-RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._take('rr', queue_name, pgmq._later(vt), qty, NULL);
-END
-$$;
-COMMENT ON FUNCTION pgmq.read_grouped_rr(text, integer, integer) IS
-'reads messages first in, first out within each group, groups in turn, and hides them for vt seconds. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
-
-CREATE FUNCTION pgmq.read_grouped_rr(
-    queue_name text, vt timestamptz, qty integer)
-RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._take('rr', queue_name, vt, qty, NULL);
-END
-$$;
-COMMENT ON FUNCTION pgmq.read_grouped_rr(text, timestamptz, integer) IS
-'reads messages first in, first out within each group, groups in turn, and hides them until the time vt. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
-
-CREATE FUNCTION pgmq.read_grouped_rr_with_poll(
-    queue_name text, vt integer, qty integer, max_poll_seconds integer DEFAULT 5,
-    poll_interval_ms integer DEFAULT 100)
-RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._poll('rr', queue_name, NULL, vt, qty, NULL,
-        max_poll_seconds, poll_interval_ms);
-END
-$$;
-COMMENT ON FUNCTION pgmq.read_grouped_rr_with_poll(text, integer, integer, integer, integer) IS
-'reads messages first in, first out within each group, groups in turn, and hides them for vt seconds; waits up to max_poll_seconds for one, and looks every poll_interval_ms. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
-
-CREATE FUNCTION pgmq.read_grouped_rr_with_poll(
-    queue_name text, vt timestamptz, qty integer, max_poll_seconds integer DEFAULT 5,
-    poll_interval_ms integer DEFAULT 100)
-RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._poll('rr', queue_name, vt, NULL, qty, NULL,
-        max_poll_seconds, poll_interval_ms);
-END
-$$;
-COMMENT ON FUNCTION pgmq.read_grouped_rr_with_poll(text, timestamptz, integer, integer, integer) IS
-'reads messages first in, first out within each group, groups in turn, and hides them until the time vt; waits up to max_poll_seconds for one, and looks every poll_interval_ms. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
-
-CREATE FUNCTION pgmq.read_grouped_head(
-    queue_name text, vt integer, qty integer)
-RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._take('head', queue_name, pgmq._later(vt), qty, NULL);
-END
-$$;
-COMMENT ON FUNCTION pgmq.read_grouped_head(text, integer, integer) IS
-'reads the first message of each group, unless that is hidden, of qty groups at most, and hides it for vt seconds. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
-
-CREATE FUNCTION pgmq.read_grouped_head(
-    queue_name text, vt timestamptz, qty integer)
-RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._take('head', queue_name, vt, qty, NULL);
-END
-$$;
-COMMENT ON FUNCTION pgmq.read_grouped_head(text, timestamptz, integer) IS
-'reads the first message of each group, unless that is hidden, of qty groups at most, and hides it until the time vt. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
-
-CREATE FUNCTION pgmq.read_grouped_head_with_poll(
-    queue_name text, vt integer, qty integer, max_poll_seconds integer DEFAULT 5,
-    poll_interval_ms integer DEFAULT 100)
-RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._poll('head', queue_name, NULL, vt, qty, NULL,
-        max_poll_seconds, poll_interval_ms);
-END
-$$;
-COMMENT ON FUNCTION pgmq.read_grouped_head_with_poll(text, integer, integer, integer, integer) IS
-'reads the first message of each group, unless that is hidden, of qty groups at most, and hides it for vt seconds; waits up to max_poll_seconds for one, and looks every poll_interval_ms. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
-
-CREATE FUNCTION pgmq.read_grouped_head_with_poll(
-    queue_name text, vt timestamptz, qty integer, max_poll_seconds integer DEFAULT 5,
-    poll_interval_ms integer DEFAULT 100)
-RETURNS SETOF pgmq.message_record LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._poll('head', queue_name, vt, NULL, qty, NULL,
-        max_poll_seconds, poll_interval_ms);
-END
-$$;
-COMMENT ON FUNCTION pgmq.read_grouped_head_with_poll(text, timestamptz, integer, integer, integer) IS
-'reads the first message of each group, unless that is hidden, of qty groups at most, and hides it until the time vt; waits up to max_poll_seconds for one, and looks every poll_interval_ms. Errors: 42704 no queue of pgmq, 42501 no right to claim, 22023 vt, 55000 its groups have bounds. Source: pgmq';
+$do$;
 
 CREATE FUNCTION pgmq.pop(queue_name text, qty integer DEFAULT 1)
 RETURNS SETOF pgmq.message_record LANGUAGE plpgsql
@@ -1798,6 +1569,7 @@ $$;
 COMMENT ON FUNCTION pgmq.send_topic(text, jsonb, integer) IS
 'as send_topic with headers and a delay. Source: pgmq';
 
+-- For send_batch_topic, which is made with send and send_batch
 CREATE FUNCTION pgmq._send_batch_topic(
     routing_key text, msgs jsonb[], headers jsonb[], delay integer)
 RETURNS TABLE (queue_name text, msg_id bigint)
@@ -1819,78 +1591,6 @@ BEGIN
          LATERAL pgmq._send_batch(b.queue_name, msgs, headers, delay) AS s;
 END
 $$;
-
-CREATE FUNCTION pgmq.send_batch_topic(
-    routing_key text, msgs jsonb[])
-RETURNS TABLE (queue_name text, msg_id bigint) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._send_batch_topic(routing_key, msgs,
-        NULL, 0);
-END
-$$;
-COMMENT ON FUNCTION pgmq.send_batch_topic(text, jsonb[]) IS
-'sends messages to each queue that is bound to the routing key, all or nothing, and returns the queues and the ids; it does not heed filters and publishers of topic_bind. Errors: as send_batch, 22023 routing key, 42501 not a member of queue_admin. Source: pgmq';
-
-CREATE FUNCTION pgmq.send_batch_topic(
-    routing_key text, msgs jsonb[], delay integer)
-RETURNS TABLE (queue_name text, msg_id bigint) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._send_batch_topic(routing_key, msgs,
-        NULL, delay);
-END
-$$;
-COMMENT ON FUNCTION pgmq.send_batch_topic(text, jsonb[], integer) IS
-'sends messages to each queue that is bound to the routing key, all or nothing, and returns the queues and the ids; it does not heed filters and publishers of topic_bind. Errors: as send_batch, 22023 routing key, 42501 not a member of queue_admin. Source: pgmq';
-
-CREATE FUNCTION pgmq.send_batch_topic(
-    routing_key text, msgs jsonb[], delay timestamptz)
-RETURNS TABLE (queue_name text, msg_id bigint) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._send_batch_topic(routing_key, msgs,
-        NULL, pgmq._seconds(delay));
-END
-$$;
-COMMENT ON FUNCTION pgmq.send_batch_topic(text, jsonb[], timestamptz) IS
-'sends messages to each queue that is bound to the routing key, all or nothing, and returns the queues and the ids; it does not heed filters and publishers of topic_bind. Errors: as send_batch, 22023 routing key, 42501 not a member of queue_admin. Source: pgmq';
-
-CREATE FUNCTION pgmq.send_batch_topic(
-    routing_key text, msgs jsonb[], headers jsonb[])
-RETURNS TABLE (queue_name text, msg_id bigint) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._send_batch_topic(routing_key, msgs,
-        headers, 0);
-END
-$$;
-COMMENT ON FUNCTION pgmq.send_batch_topic(text, jsonb[], jsonb[]) IS
-'sends messages to each queue that is bound to the routing key, all or nothing, and returns the queues and the ids; it does not heed filters and publishers of topic_bind. Errors: as send_batch, 22023 routing key, 42501 not a member of queue_admin. Source: pgmq';
-
-CREATE FUNCTION pgmq.send_batch_topic(
-    routing_key text, msgs jsonb[], headers jsonb[], delay integer)
-RETURNS TABLE (queue_name text, msg_id bigint) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._send_batch_topic(routing_key, msgs,
-        headers, delay);
-END
-$$;
-COMMENT ON FUNCTION pgmq.send_batch_topic(text, jsonb[], jsonb[], integer) IS
-'sends messages to each queue that is bound to the routing key, all or nothing, and returns the queues and the ids; it does not heed filters and publishers of topic_bind. Errors: as send_batch, 22023 routing key, 42501 not a member of queue_admin. Source: pgmq';
-
-CREATE FUNCTION pgmq.send_batch_topic(
-    routing_key text, msgs jsonb[], headers jsonb[], delay timestamptz)
-RETURNS TABLE (queue_name text, msg_id bigint) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN QUERY SELECT * FROM pgmq._send_batch_topic(routing_key, msgs,
-        headers, pgmq._seconds(delay));
-END
-$$;
-COMMENT ON FUNCTION pgmq.send_batch_topic(text, jsonb[], jsonb[], timestamptz) IS
-'sends messages to each queue that is bound to the routing key, all or nothing, and returns the queues and the ids; it does not heed filters and publishers of topic_bind. Errors: as send_batch, 22023 routing key, 42501 not a member of queue_admin. Source: pgmq';
 
 --
 -- Privileges: those on queues decide, so what the roles of queue may call is all
