@@ -164,8 +164,7 @@ BEGIN
     FOR shard, connection IN
         SELECT ltrim(o.option_name, 'partition_')::integer AS n, o.option_value
         FROM pg_options_to_table(server.srvoptions) AS o
-        WHERE o.option_name LIKE 'p%'
-        ORDER BY n
+        WHERE o.option_name LIKE 'p%' ORDER BY n
     LOOP
         -- PL/Proxy adds no user to one that has "user=" anywhere, and to a URI
         -- it cannot.
@@ -557,6 +556,7 @@ BEGIN
         END;
     END LOOP;
     IF NOT _answered THEN
+        PERFORM plproxy.get_cluster_partitions(''); -- an error if there are none
         RAISE EXCEPTION 'no server answers'
             USING ERRCODE = 'internal_error', DETAIL = _message;
     END IF;$$ END AS body

@@ -6,6 +6,15 @@
 -- An error with a hint if the session has loaded an older library.
 SELECT queue_data.library_version('2.0');
 
+-- The functions that exist, whose privileges stay as they are
+SELECT pg_catalog.set_config('queue_update.before', pg_catalog.array_agg(d.objid)::text, true)
+FROM pg_catalog.pg_depend AS d
+     JOIN pg_catalog.pg_extension AS e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+WHERE d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::regclass
+  AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::regclass
+  AND d.deptype OPERATOR(pg_catalog.=) 'e'
+  AND e.extname OPERATOR(pg_catalog.=) 'queue';
+
 --
 -- Locks
 --
@@ -243,7 +252,6 @@ AS 'MODULE_PATHNAME', 'sql_queue_handler_problem'
 LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_data.handler_problem(integer) IS
 'why the handler of a queue cannot run; NULL if it can, is paused, or there is none';
-REVOKE ALL ON FUNCTION queue_data.handler_problem(integer) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION queue_data.handler_problem(integer)
     TO queue_admin, queue_monitor;
 
@@ -364,7 +372,6 @@ AS 'MODULE_PATHNAME', 'sql_queue_handler_loaded'
 LANGUAGE C;
 COMMENT ON FUNCTION queue_data.handler_loaded() IS
 'trigger of queue_data.handler: other SQL than the extension''s functions, such as a restore, has written the row, which counts from the end of the session on';
-REVOKE ALL ON FUNCTION queue_data.handler_loaded() FROM PUBLIC;
 CREATE TRIGGER handler_loaded
     BEFORE INSERT OR UPDATE ON queue_data.handler
     FOR EACH ROW EXECUTE FUNCTION queue_data.handler_loaded();
@@ -429,9 +436,6 @@ AS 'MODULE_PATHNAME', 'sql_queue_push'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_router.push IS
 'queue_push, for job_due';
-REVOKE ALL ON FUNCTION queue_router.push FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION queue_router.push
-    TO queue_producer, queue_consumer, queue_admin;
 
 CREATE OR REPLACE FUNCTION queue_router.due(schedule integer)
 RETURNS boolean
@@ -562,7 +566,6 @@ AS 'MODULE_PATHNAME', 'sql_queue_memory'
 LANGUAGE C VOLATILE PARALLEL RESTRICTED;
 COMMENT ON FUNCTION queue_data.memory() IS
 'the rows of the view queue_memory';
-REVOKE ALL ON FUNCTION queue_data.memory() FROM PUBLIC;
 
 CREATE VIEW queue_data.queue_memory AS
 SELECT m.what, m.used, m.places, m.bytes FROM queue_data.memory() AS m;
@@ -625,9 +628,6 @@ AS 'MODULE_PATHNAME', 'sql_claim_release'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION claim_release(text, text, integer, boolean) IS
 'gives the remaining messages of a claim back, free after delay seconds, and removes those that were canceled. The claim does not count as an attempt at them, unless failed is true: then those that have had as many attempts as the queue allows become dead letters. Returns the number of messages without those that were canceled, 0 when there is no such live claim. Errors: 22023/22004 argument, 42501. Source: Zaqar, release claim';
-REVOKE ALL ON FUNCTION claim_release(text, text, integer, boolean) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION claim_release(text, text, integer, boolean)
-    TO queue_producer, queue_consumer, queue_admin;
 
 DROP FUNCTION job_root(text, text);
 CREATE FUNCTION job_root(q text, signature text, at timestamp with time zone DEFAULT NULL)
@@ -636,9 +636,6 @@ AS 'MODULE_PATHNAME', 'sql_job_root'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION job_root(text, text, timestamp with time zone) IS
 'registers a new root job and returns {"rootJobSignature", "rootJobTimestamp"} for the bodies of its leaves; once this transaction has committed, leaves of earlier roots with that signature are dropped as duplicates instead of being handed out. at: the time that the root job has itself, which is kept as it is; equal times are one root, and a time before that of the last root changes nothing. Errors: 22023/22004 argument, 42704 unknown queue with queue.auto_create off, 42501 no right to push. Source: MediaWiki, Job::newRootJobParams';
-REVOKE ALL ON FUNCTION job_root(text, text, timestamp with time zone) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION job_root(text, text, timestamp with time zone)
-    TO queue_producer, queue_consumer, queue_admin;
 
 DROP FUNCTION queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean);
 CREATE FUNCTION queue_push(
@@ -661,9 +658,6 @@ AS 'MODULE_PATHNAME', 'sql_queue_push'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer) IS
 'pushes one message that lives ttl seconds and is handed out after delay seconds, priority 0 to 9 (higher first); returns its id, NULL when an unclaimed message with this dedup_key waits; with dedup unfinished also when a claimed one has it; with dedup replace, a message that waits gets body, headers and due time instead, which needs claim on the queue, and its id is returned. dedup_for: 1 to 2592000 seconds; NULL also when a push with dedup_for had the key in the last so many, whatever became of its message; that one counts for as long as it said, and an hour at least. at: when it is due, instead of delay. group_key: 1 to 256 bytes, the message''s group. headers: returned with the message, counted toward the size of its body. batch: the message is a member of it. after: the message waits until that batch has finished; with after_success it becomes a dead letter if a member failed. Errors: 22023/22004 argument, 54000 body too large, 42704 unknown queue with queue.auto_create off, unknown batch, 55000 the batch has finished, 42501. Source: Zaqar, post message; MediaWiki, JobQueue::push';
-REVOKE ALL ON FUNCTION queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer)
-    TO queue_producer, queue_consumer, queue_admin;
 
 DROP FUNCTION queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean);
 CREATE FUNCTION queue_push_batch(
@@ -682,9 +676,6 @@ AS 'MODULE_PATHNAME', 'sql_queue_push_batch'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean, timestamp with time zone) IS
 'pushes one message for each body, all or nothing, and returns their ids in that order; group_keys has one element for each. Arguments and errors: as queue_push; at most queue.max_push_count bodies. Source: MediaWiki, JobQueue::batchPush';
-REVOKE ALL ON FUNCTION queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean, timestamp with time zone) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION queue_push_batch(text, jsonb[], integer, integer, integer, text[], bigint, bigint, boolean, timestamp with time zone)
-    TO queue_producer, queue_consumer, queue_admin;
 
 DROP FUNCTION queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean);
 CREATE FUNCTION queue_push_once(
@@ -709,9 +700,6 @@ AS 'MODULE_PATHNAME', 'sql_queue_push_once'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer) IS
 'pushes one message, unless a call with this queue, origin (1 to 256 bytes) and origin_id did so in the last 28 days, and returns what that call has returned: the id, NULL when it was dropped as a duplicate. A call that is in progress is waited for. Other arguments and errors: as queue_push';
-REVOKE ALL ON FUNCTION queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION queue_push_once(text, text, bigint, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean, timestamp with time zone, text, integer)
-    TO queue_producer, queue_consumer, queue_admin;
 
 DROP FUNCTION queue_push_lazy(text, jsonb, integer, integer, integer, text, text, jsonb);
 CREATE FUNCTION queue_push_lazy(
@@ -731,9 +719,6 @@ AS 'MODULE_PATHNAME', 'sql_queue_push_lazy'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_push_lazy(text, jsonb, integer, integer, integer, text, text, jsonb, timestamp with time zone, text, integer) IS
 'pushes one message when the transaction commits, after its own work; a push that fails then is logged as a warning and does not fail the transaction. Arguments: as queue_push. Errors, at once: 22023/22004 argument, 54000 body too large. Source: MediaWiki, JobQueueGroup::lazyPush';
-REVOKE ALL ON FUNCTION queue_push_lazy(text, jsonb, integer, integer, integer, text, text, jsonb, timestamp with time zone, text, integer) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION queue_push_lazy(text, jsonb, integer, integer, integer, text, text, jsonb, timestamp with time zone, text, integer)
-    TO queue_producer, queue_consumer, queue_admin;
 
 DROP FUNCTION topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text);
 CREATE FUNCTION topic_publish(
@@ -751,9 +736,6 @@ AS 'MODULE_PATHNAME', 'sql_topic_publish'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, timestamp with time zone) IS
 'pushes one message to each queue that is bound to the topic, whatever the caller''s privileges on the queue; returns how many have it now, also as a duplicate. Other arguments: as queue_push, for each queue. A queue that does not take the message (_max_messages_post_size, or it is being purged or dropped) is left out, and the server logs that. Errors: 22023/22004 argument, 54000 body too large, 42501 not a member of queue_producer. Source: AMQP, basic.publish';
-REVOKE ALL ON FUNCTION topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, timestamp with time zone) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION topic_publish(text, jsonb, jsonb, integer, integer, integer, text, text, timestamp with time zone)
-    TO queue_producer, queue_consumer, queue_admin;
 
 DROP FUNCTION messages_cancel(text, bigint[]);
 CREATE FUNCTION messages_cancel(q text, ids bigint[], reason text DEFAULT NULL)
@@ -762,9 +744,6 @@ AS 'MODULE_PATHNAME', 'sql_messages_cancel'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION messages_cancel(text, bigint[], text) IS
 'cancels these messages as message_cancel does, all with this reason, and returns how many of them there were; a repeated id counts once. Errors: 22004 ids or one of them, 22023 more than one dimension, 42501 no right to claim. Source: River, canceling many jobs';
-REVOKE ALL ON FUNCTION messages_cancel(text, bigint[], text) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION messages_cancel(text, bigint[], text)
-    TO queue_producer, queue_consumer, queue_admin;
 
 DROP FUNCTION queue_cancel_where(text, jsonb);
 CREATE FUNCTION queue_cancel_where(q text, filter jsonb, reason text DEFAULT NULL)
@@ -773,9 +752,6 @@ AS 'MODULE_PATHNAME', 'sql_queue_cancel_where'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_cancel_where(text, jsonb, text) IS
 'cancels the messages whose bodies contain the filter (the operator @>), as message_cancel does, all with this reason, and returns how many there were; it reads the whole queue, and locks nothing before it has. Errors: 22004 filter, 42501 no right to claim. Source: River, canceling many jobs';
-REVOKE ALL ON FUNCTION queue_cancel_where(text, jsonb, text) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION queue_cancel_where(text, jsonb, text)
-    TO queue_producer, queue_consumer, queue_admin;
 
 DROP FUNCTION queue_dead_letters(text, integer);
 CREATE FUNCTION queue_dead_letters(q text, "limit" integer DEFAULT 10, marker bigint DEFAULT NULL)
@@ -786,9 +762,6 @@ AS 'MODULE_PATHNAME', 'sql_queue_dead_letters'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION queue_dead_letters(text, integer, bigint) IS
 'dead letters in queue q, oldest first, after marker (an id), at most limit (1 to 10000) of them: where each came from and why. A NOTICE names the queue that has those of q itself, if q has none. Errors: 22023/22004 argument, 42501. Source: Zaqar, dead letter queue';
-REVOKE ALL ON FUNCTION queue_dead_letters(text, integer, bigint) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION queue_dead_letters(text, integer, bigint)
-    TO queue_producer, queue_consumer, queue_admin;
 
 DROP FUNCTION queue_redrive(text, text, integer);
 CREATE FUNCTION queue_redrive(
@@ -801,9 +774,6 @@ AS 'MODULE_PATHNAME', 'sql_queue_redrive'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_redrive(text, text, integer, bigint[]) IS
 'moves up to limit (NULL: all) dead letters of queue q, oldest first, or those with these ids in that order, back to the queues that they came from or to target, as new messages with claim_count 0; returns their number. Passes over those whose origin is gone, and a NOTICE says how many: it was dropped, and queue.auto_create is off, or another role has created a queue of that name. Errors: 22023/22004 argument, 42704 unknown target, 42501 no right to claim from q or to push to where they are sent. Source: Amazon SQS, redrive';
-REVOKE ALL ON FUNCTION queue_redrive(text, text, integer, bigint[]) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION queue_redrive(text, text, integer, bigint[])
-    TO queue_producer, queue_consumer, queue_admin;
 
 DROP FUNCTION job_errors(text, integer);
 CREATE FUNCTION job_errors(q text, "limit" integer DEFAULT 100, marker timestamptz DEFAULT NULL)
@@ -812,9 +782,6 @@ AS 'MODULE_PATHNAME', 'sql_job_errors'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION job_errors(text, integer, timestamptz) IS
 'the attempts at messages of queue q that have failed with an error in the last _keep_finished seconds, or without that in the last day, the latest first: those before marker (a time; NULL: all), at most limit (1 to 10000). Errors: 22023/22004 argument, 42501 neither owner nor admin of q. Source: Oban, the errors of a job';
-REVOKE ALL ON FUNCTION job_errors(text, integer, timestamptz) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION job_errors(text, integer, timestamptz)
-    TO queue_producer, queue_consumer, queue_admin;
 
 --
 -- For people, and pages
@@ -834,9 +801,6 @@ AS 'MODULE_PATHNAME', 'sql_queue_browse'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION queue_browse(text, text, jsonb, bigint, integer) IS
 'messages of queue q by id, after marker, at most limit (1 to 10000): those that are free, claimed, delayed, waiting (for a batch) or canceled (while a claim holds them), as state says (NULL: any), and whose bodies contain filter. dedup_key: its digest. due_at: of a delayed one; expires_at: if it stays as it is. One that waits has no times. A call reads at most 10,000 messages; if there are more, the last row has only the id to continue from, as marker. Errors: 22023/22004 argument, 42501 no right to claim';
-REVOKE ALL ON FUNCTION queue_browse(text, text, jsonb, bigint, integer) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION queue_browse(text, text, jsonb, bigint, integer)
-    TO queue_producer, queue_consumer, queue_admin;
 
 CREATE FUNCTION queue_depth(q text DEFAULT NULL)
 RETURNS TABLE (
@@ -847,9 +811,6 @@ AS 'MODULE_PATHNAME', 'sql_queue_depth'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION queue_depth(text) IS
 'a row for queue q, or (NULL) for each queue of the session''s project that the caller may claim from, by name: its messages and those in its dead letter queue, counted as they change and at most two seconds late, NULL while they are not known; the age in seconds of the oldest free one, NULL if none is found; whether it is paused; and the last error that was reported. Errors: 22023 argument, 42501 no right to claim from q';
-REVOKE ALL ON FUNCTION queue_depth(text) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION queue_depth(text)
-    TO queue_producer, queue_consumer, queue_admin;
 
 CREATE FUNCTION messages_run_now(q text, ids bigint[])
 RETURNS bigint
@@ -857,9 +818,6 @@ AS 'MODULE_PATHNAME', 'sql_messages_run_now'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION messages_run_now(text, bigint[]) IS
 'makes these messages free, those that are delayed, and returns how many there were. Errors: 22023/22004 argument, 42501 no right to claim. Source: Sidekiq, add to queue; Oban, retry now';
-REVOKE ALL ON FUNCTION messages_run_now(text, bigint[]) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION messages_run_now(text, bigint[])
-    TO queue_producer, queue_consumer, queue_admin;
 
 CREATE FUNCTION messages_bury(q text, ids bigint[], error text)
 RETURNS bigint
@@ -867,9 +825,6 @@ AS 'MODULE_PATHNAME', 'sql_messages_bury'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION messages_bury(text, bigint[], text) IS
 'makes these messages dead letters, those that are free or delayed, and returns how many there were; error is stored with them, NULL keeps the last one. Errors: 22023/22004 argument, 42501 no right to claim, or the dead letter queue does not accept them, 55P03 it is locked. Source: Sidekiq, kill';
-REVOKE ALL ON FUNCTION messages_bury(text, bigint[], text) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION messages_bury(text, bigint[], text)
-    TO queue_producer, queue_consumer, queue_admin;
 
 CREATE FUNCTION message_finished(q text, id bigint)
 RETURNS TABLE (
@@ -880,22 +835,41 @@ AS 'MODULE_PATHNAME', 'sql_message_finished'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION message_finished(text, bigint) IS
 'what became of a message: its row of queue_finished; no row if it is not in the history. Errors: 22023/22004 argument, 42501 as queue_finished. Source: Oban, jobs that are kept';
-REVOKE ALL ON FUNCTION message_finished(text, bigint) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION message_finished(text, bigint)
-    TO queue_producer, queue_consumer, queue_admin;
 
 --
--- Privileges on the functions with further arguments
+-- Privileges of the functions that are new
 --
 DO $$
 DECLARE
-    before pg_catalog.pg_init_privs[] := ARRAY(
-        SELECT i FROM pg_catalog.pg_init_privs AS i
-        WHERE i.classoid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::regclass);
+    f record;
+    before pg_catalog.pg_init_privs[];
 BEGIN
-    EXECUTE pg_catalog.current_setting('queue_update.grants');
+    FOR f IN
+        SELECT p.oid::regprocedure AS routine,
+               p.pronamespace OPERATOR(pg_catalog.<>) 'queue_data'::regnamespace
+                   AS is_for_users
+        FROM pg_catalog.pg_proc AS p
+             JOIN pg_catalog.pg_depend AS d ON d.objid OPERATOR(pg_catalog.=) p.oid
+             JOIN pg_catalog.pg_extension AS e ON e.oid OPERATOR(pg_catalog.=) d.refobjid
+        WHERE d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::regclass
+          AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::regclass
+          AND d.deptype OPERATOR(pg_catalog.=) 'e'
+          AND e.extname OPERATOR(pg_catalog.=) 'queue'
+          AND p.oid OPERATOR(pg_catalog.<>) ALL (
+              pg_catalog.current_setting('queue_update.before')::oid[])
+    LOOP
+        EXECUTE pg_catalog.format('REVOKE ALL ON ROUTINE %s FROM PUBLIC', f.routine);
+        IF f.is_for_users THEN
+            EXECUTE pg_catalog.format('GRANT EXECUTE ON ROUTINE %s
+                TO queue_producer, queue_consumer, queue_admin', f.routine);
+        END IF;
+    END LOOP;
 
-    -- They are no part of the extension: pg_dump has to write them.
+    -- Those that the old ones had are no part of the extension: pg_dump has to write
+    -- them.
+    before := ARRAY(SELECT i FROM pg_catalog.pg_init_privs AS i
+                    WHERE i.classoid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::regclass);
+    EXECUTE pg_catalog.current_setting('queue_update.grants');
     UPDATE pg_catalog.pg_init_privs AS i SET initprivs = b.initprivs
     FROM pg_catalog.unnest(before) AS b
     WHERE i.objoid OPERATOR(pg_catalog.=) b.objoid

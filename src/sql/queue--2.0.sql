@@ -24,8 +24,8 @@
 -- ---------------------------------------------------------------------------
 
 -- Roles belong to the cluster, not to the database: they are created if they
--- are missing, and DROP EXTENSION keeps them.  A session in another database
--- may create them at the same time, hence the exception block.
+-- are missing, and DROP EXTENSION keeps them.  A check before would not do: a
+-- session in another database may create one at the same time.
 DO $$
 DECLARE
     role_name name;
@@ -34,10 +34,7 @@ BEGIN
         '{queue_producer,queue_consumer,queue_admin,queue_monitor}'::name[]
     LOOP
         BEGIN
-            IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles
-                           WHERE rolname OPERATOR(pg_catalog.=) role_name) THEN
-                EXECUTE pg_catalog.format('CREATE ROLE %I NOLOGIN', role_name);
-            END IF;
+            EXECUTE pg_catalog.format('CREATE ROLE %I NOLOGIN', role_name);
         EXCEPTION WHEN unique_violation OR duplicate_object THEN
             NULL;
         END;

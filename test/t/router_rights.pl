@@ -248,6 +248,8 @@ foreach my $wrong ("user=$superuser dbname=postgres", "postgresql://$superuser\@
 }
 as_superuser('DROP SERVER queue CASCADE');
 is(runs_as(), '55000', 'a router that has no servers');
+is(state_of(routed("SELECT $_()")), '55000', "which $_ says, too")
+  foreach qw(queue_claim_any queue_list queue_ready);
 as_superuser("SELECT queue_proxy.set_servers(ARRAY[$connections])");
 
 # --- Servers without trust ---
