@@ -524,7 +524,6 @@ AS 'MODULE_PATHNAME', 'sql_queue_forget'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_data.forget() IS
 'for a superuser who has written or deleted rows of the extension''s tables while their triggers were disabled: at commit, sessions and the background worker discard what they have cached of these tables. Errors: none';
-REVOKE ALL ON FUNCTION queue_data.forget() FROM PUBLIC;
 
 --
 -- Where claims scan: none reads all of a queue now and then any more
@@ -551,7 +550,6 @@ FROM queue_data.maps() AS m
      JOIN queue_data.queue AS q ON q.id OPERATOR(pg_catalog.=) m.queue_id;
 COMMENT ON VIEW queue_data.availability_map IS
 'the availability maps of the queues of this database: what claims have to scan, the scans and waits under way, and when the background worker visits the queue';
-REVOKE ALL ON FUNCTION queue_data.maps() FROM PUBLIC;
 REVOKE ALL ON queue_data.availability_map FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION queue_data.maps() TO queue_admin, queue_monitor;
 GRANT SELECT ON queue_data.availability_map TO queue_admin, queue_monitor;

@@ -221,7 +221,8 @@ FROM pg_proc AS p JOIN pg_depend AS d ON d.objid = p.oid AND d.classid = 'pg_pro
 WHERE proname NOT IN ('group_lane', 'job_schedule', 'job_unschedule', 'job_schedules',
 	'queue_start_at_login', 'start_at_login', 'start_worker')
 UNION ALL
-SELECT format('%s %s', c.oid::regclass, c.relacl) FROM pg_class AS c
+SELECT format('%s %s', c.oid::regclass, (SELECT string_agg(a::text, ' ' ORDER BY a::text)
+	FROM unnest(relacl) AS a)) FROM pg_class AS c
 WHERE relnamespace = 'queue_data'::regnamespace AND relname <> 'schedule_id';
 CREATE TABLE rows_before AS SELECT * FROM rows_now();
 CREATE TABLE grants_before AS SELECT * FROM grants;
