@@ -45,6 +45,7 @@
 #include "access/heaptoast.h"
 #include "access/relscan.h"
 #include "access/stratnum.h"
+#include "access/xact.h"
 #include "funcapi.h"
 #include "utils/fmgroids.h"
 #include "utils/memutils.h"
@@ -66,6 +67,7 @@
 
 static LaneId lane_of_row(MessageTable *table, HeapTuple tuple);
 static TimestampTz due_of_row(MessageTable *table, HeapTuple tuple);
+static TimestampTz due_after_rollback(MessageTable *table, HeapTuple tuple);
 static void record_change(MessageTable *table, HeapTuple tuple,
 						  TimestampTz due_before, TimestampTz due);
 static QueueDepth depth_of_row(const MessageTable *table, HeapTuple tuple,
@@ -106,6 +108,19 @@ due_of_row(MessageTable *table, HeapTuple tuple)
 	return message_row_is_held(tuple, &until) ? until : DT_NOBEGIN;
 }
 
+/*
+ * Returns when a message that this transaction changes is due after a rollback.
+ * Of a version that it has written itself there is an earlier record, of the
+ * one that it has replaced, or that there was none.
+ */
+static TimestampTz
+due_after_rollback(MessageTable *table, HeapTuple tuple)
+{
+	if (TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data)))
+		return DT_NOEND;
+	return due_of_row(table, tuple);
+}
+
 /* Take steps 1 and 2 for a message.  The times are those of pending.c. */
 static void
 record_change(MessageTable *table, HeapTuple tuple, TimestampTz due_before,
@@ -128,7 +143,7 @@ record_change(MessageTable *table, HeapTuple tuple, TimestampTz due_before,
 void
 message_record_change(MessageTable *table, HeapTuple tuple)
 {
-	record_change(table, tuple, due_of_row(table, tuple), DT_NOEND);
+	record_change(table, tuple, due_after_rollback(table, tuple), DT_NOEND);
 }
 
 /* --- Counting --- */
@@ -259,9 +274,8 @@ message_lock_as_seen(MessageTable *table, TupleTableSlot *slot,
 void
 message_return_at_commit(MessageTable *table, HeapTuple tuple)
 {
-	TimestampTz due = due_of_row(table, tuple);
-
-	record_change(table, tuple, due, due);
+	record_change(table, tuple, due_after_rollback(table, tuple),
+				  due_of_row(table, tuple));
 }
 
 /* --- Writing --- */
@@ -345,7 +359,7 @@ message_update_locked(MessageTable *table, HeapTuple old, HeapTuple new)
 	TM_Result	result;
 
 	Assert(message_row_id(new) == message_row_id(old));
-	record_change(table, new, due_of_row(table, old),
+	record_change(table, new, due_after_rollback(table, old),
 				  due_of_row(table, new));
 	result = compat_table_tuple_update(table->heap, &old->t_self, slot,
 									   GetCurrentCommandId(true),
@@ -370,7 +384,7 @@ bool
 message_update_as_seen(MessageTable *table, HeapTuple old, HeapTuple new)
 {
 	Assert(message_row_id(new) == message_row_id(old));
-	record_change(table, new, due_of_row(table, old),
+	record_change(table, new, due_after_rollback(table, old),
 				  due_of_row(table, new));
 
 	/*

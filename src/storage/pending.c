@@ -150,7 +150,8 @@ record_change(const MessageForm *form, PendingTarget target, LaneId lane,
 /*
  * Record that a message is about to be changed.  After a commit it is free at
  * the time due, after a rollback at due_before.  DT_NOEND means that the change
- * does not make it free, and that it was not there before.
+ * does not make it free; and that it was not there before, or that this
+ * transaction has changed it before.
  */
 void
 pending_record_message(const MessageForm *form, LaneId lane,
@@ -334,18 +335,25 @@ static void
 return_all_records(XactEvent event)
 {
 	TimestampTz now = GetCurrentTimestamp();
+	bool		moves = false;
 
 	for (int i = 0; i < pending_list.n; i++)
 	{
 		const PendingChange *record = pending_list_at(i);
 
+		moves |= record->target == TARGET_MOVE;
 		if (event == XACT_EVENT_PREPARE)
 			prepare_record(record);
 		else
 			return_at_end(record, event == XACT_EVENT_COMMIT, now);
 	}
+
+	/*
+	 * There are no records of rows that other SQL has written, but for those
+	 * that a move of a shard has copied: their queues are visited.
+	 */
 	if (event == XACT_EVENT_PREPARE)
-		prepared_add_changes(!too_many && !OidIsValid(restored));
+		prepared_add_changes(!too_many && (moves || !OidIsValid(restored)));
 }
 
 /* For the worker: return a change of a transaction that was prepared. */
