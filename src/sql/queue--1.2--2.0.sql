@@ -526,35 +526,6 @@ COMMENT ON FUNCTION queue_data.forget() IS
 'for a superuser who has written or deleted rows of the extension''s tables while their triggers were disabled: at commit, sessions and the background worker discard what they have cached of these tables. Errors: none';
 
 --
--- Where claims scan: none reads all of a queue now and then any more
---
-DROP VIEW queue_data.availability_map;
-DROP FUNCTION queue_data.maps();
-CREATE FUNCTION queue_data.maps(
-    OUT queue_id integer, OUT state text, OUT ready boolean,
-    OUT unscanned bigint, OUT ranges integer, OUT numbers bigint,
-    OUT uncertain boolean, OUT lanes integer, OUT reservations integer,
-    OUT claims_wait boolean, OUT waiters integer, OUT incarnation bigint,
-    OUT next_visit timestamptz)
-RETURNS SETOF record
-AS 'MODULE_PATHNAME', 'sql_queue_maps'
-LANGUAGE C VOLATILE PARALLEL RESTRICTED;
-COMMENT ON FUNCTION queue_data.maps() IS
-'the rows of the view availability_map, with the queues'' numbers';
-
-CREATE VIEW queue_data.availability_map AS
-SELECT q.project, q.name AS queue, m.state, m.ready, m.unscanned, m.ranges,
-       m.numbers, m.uncertain, m.lanes, m.reservations, m.claims_wait,
-       m.waiters, m.incarnation, m.next_visit
-FROM queue_data.maps() AS m
-     JOIN queue_data.queue AS q ON q.id OPERATOR(pg_catalog.=) m.queue_id;
-COMMENT ON VIEW queue_data.availability_map IS
-'the availability maps of the queues of this database: what claims have to scan, the scans and waits under way, and when the background worker visits the queue';
-REVOKE ALL ON queue_data.availability_map FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION queue_data.maps() TO queue_admin, queue_monitor;
-GRANT SELECT ON queue_data.availability_map TO queue_admin, queue_monitor;
-
---
 -- How much of shared memory is used
 --
 CREATE FUNCTION queue_data.memory(
@@ -587,7 +558,8 @@ COMMENT ON FUNCTION queue_step(text, text, bigint[], jsonb, jsonb, integer, inte
 -- Functions with further arguments
 --
 -- Each is a new one, so privileges are granted anew, at the end of this file; also what
--- was revoked from the roles of the extension is not granted to them.
+-- was revoked from the roles of the extension is not granted to them.  So it is with a
+-- view that has lost a column.
 SELECT pg_catalog.set_config('queue_update.grants', pg_catalog.string_agg(
     pg_catalog.format('REVOKE EXECUTE ON FUNCTION %1$s
         FROM queue_producer, queue_consumer, queue_admin; %2$s', f.new,
@@ -597,8 +569,21 @@ SELECT pg_catalog.set_config('queue_update.grants', pg_catalog.string_agg(
                       ELSE a.grantee::pg_catalog.regrole::text END,
                  CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END), '')
          FROM pg_catalog.aclexplode(p.proacl) AS a
-         WHERE a.grantee OPERATOR(pg_catalog.<>) p.proowner)), ''), true)
+         WHERE a.grantee OPERATOR(pg_catalog.<>) p.proowner)), '')
+    OPERATOR(pg_catalog.||) (
+        SELECT pg_catalog.concat('REVOKE SELECT ON queue_data.availability_map
+                   FROM queue_admin, queue_monitor;',
+               pg_catalog.string_agg(
+                   pg_catalog.format('GRANT %s ON queue_data.availability_map TO %s%s;',
+                       a.privilege_type,
+                       CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0::oid THEN 'PUBLIC'
+                            ELSE a.grantee::pg_catalog.regrole::text END,
+                       CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' ELSE '' END), ''))
+        FROM pg_catalog.pg_class AS c, pg_catalog.aclexplode(c.relacl) AS a
+        WHERE c.oid OPERATOR(pg_catalog.=) 'queue_data.availability_map'::regclass
+          AND a.grantee OPERATOR(pg_catalog.<>) c.relowner), true)
 FROM (VALUES
+    ('queue_data.maps()', 'queue_data.maps()'),
     ('claim_release(text, text, integer)', 'claim_release(text, text, integer, boolean)'),
     ('job_root(text, text)', 'job_root(text, text, timestamp with time zone)'),
     ('queue_push(text, jsonb, integer, integer, integer, text, text, jsonb, bigint, bigint, boolean)',
@@ -618,6 +603,33 @@ FROM (VALUES
     ('job_errors(text, integer)', 'job_errors(text, integer, timestamp with time zone)')) AS f (old, new)
      JOIN pg_catalog.pg_proc AS p
          ON p.oid OPERATOR(pg_catalog.=) f.old::regprocedure::oid;
+
+-- Claims do not read all of a queue now and then any more.
+DROP VIEW queue_data.availability_map;
+DROP FUNCTION queue_data.maps();
+CREATE FUNCTION queue_data.maps(
+    OUT queue_id integer, OUT state text, OUT ready boolean,
+    OUT unscanned bigint, OUT ranges integer, OUT numbers bigint,
+    OUT uncertain boolean, OUT lanes integer, OUT reservations integer,
+    OUT claims_wait boolean, OUT waiters integer, OUT incarnation bigint,
+    OUT next_visit timestamptz)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'sql_queue_maps'
+LANGUAGE C VOLATILE PARALLEL RESTRICTED;
+COMMENT ON FUNCTION queue_data.maps() IS
+'the rows of the view availability_map, with the queues'' numbers';
+
+CREATE VIEW queue_data.availability_map AS
+SELECT q.project, q.name AS queue, m.state, m.ready, m.unscanned, m.ranges,
+       m.numbers, m.uncertain, m.lanes, m.reservations, m.claims_wait,
+       m.waiters, m.incarnation, m.next_visit
+FROM queue_data.maps() AS m
+     JOIN queue_data.queue AS q ON q.id OPERATOR(pg_catalog.=) m.queue_id;
+COMMENT ON VIEW queue_data.availability_map IS
+'the availability maps of the queues of this database: what claims have to scan, the scans and waits under way, and when the background worker visits the queue';
+REVOKE ALL ON queue_data.availability_map FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION queue_data.maps() TO queue_admin, queue_monitor;
+GRANT SELECT ON queue_data.availability_map TO queue_admin, queue_monitor;
 
 DROP FUNCTION claim_release(text, text, integer);
 CREATE FUNCTION claim_release(q text, claim_id text, delay integer DEFAULT 0, failed boolean DEFAULT false)
@@ -865,8 +877,7 @@ BEGIN
 
     -- Those that the old ones had are no part of the extension: pg_dump has to write
     -- them.
-    before := ARRAY(SELECT i FROM pg_catalog.pg_init_privs AS i
-                    WHERE i.classoid OPERATOR(pg_catalog.=) 'pg_catalog.pg_proc'::regclass);
+    before := ARRAY(SELECT i FROM pg_catalog.pg_init_privs AS i);
     EXECUTE pg_catalog.current_setting('queue_update.grants');
     UPDATE pg_catalog.pg_init_privs AS i SET initprivs = b.initprivs
     FROM pg_catalog.unnest(before) AS b

@@ -63,6 +63,9 @@ CREATE TABLE claims (q text, id bigint, claim_id text);
 GRANT ALL ON done, claims TO app;
 GRANT EXECUTE ON FUNCTION queue_channel(text), queue_stats(text) TO auditor;
 GRANT EXECUTE ON FUNCTION queue_push TO pusher WITH GRANT OPTION;
+GRANT SELECT ON queue_data.availability_map TO pusher;
+REVOKE SELECT ON queue_data.availability_map FROM queue_monitor;
+GRANT EXECUTE ON FUNCTION queue_data.maps() TO pusher;
 REVOKE EXECUTE ON FUNCTION queue_push_batch, queue_drop FROM queue_consumer;
 
 SET ROLE app;
