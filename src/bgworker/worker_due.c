@@ -18,8 +18,8 @@
  *
  *	  4.  Messages whose lifetime is over: they are removed (worker_expiry.c).
  *
- *	  The availability map records what a step did only after the step has
- *	  committed.
+ *	  The availability map records what a step of the last three phases did
+ *	  only after the step has committed.
  *
  *	  A role can keep a queue of its own busy for as long as it likes, with
  *	  messages that become due faster than the worker moves them.  So a visit
@@ -132,7 +132,6 @@ visit_step(void *arg)
 	DueVisit   *visit = arg;
 	Queue		queue;
 	bool		more = false;
-	bool		disturbed = false;
 
 	/* What is changed after this, the map counts as later than the visit. */
 	if (visit->phase == DUE_SWEEP)
@@ -144,16 +143,16 @@ visit_step(void *arg)
 	switch (visit->phase)
 	{
 		case DUE_SWEEP:
-			if (claim_scan_sweep(&queue, &disturbed))
+			if (claim_scan_sweep(&queue, &visit->disturbed))
 			{
 				/*
-				 * The rest is left to the next visit, which is due at once.
+				 * The rest is left to the next visit, which is due at once,
+				 * or soon if claims are at work there.
 				 */
-				if (clock_monotonic() >= visit->until)
+				if (visit->disturbed || clock_monotonic() >= visit->until)
 					visit->phase = DUE_DELAYED;
 				return true;
 			}
-			visit->disturbed |= disturbed;
 			visit->phase = DUE_DELAYED;
 			pg_fallthrough;
 		case DUE_DELAYED:

@@ -41,9 +41,9 @@
  *	  5. Probes reserve nothing, nor do sweeps of a queue without lanes.
  *	  Otherwise a concurrent claim would skip their ranges.  A probe scans
  *	  what the map would give to a claim, and reports nothing to the map.  A
- *	  sweep reports what it has found after its transaction has committed, if
- *	  the ranges have not changed meanwhile.  Where there are lanes, it gives
- *	  them what is free at once, as a claim does.
+ *	  sweep reports what it has found, unless claims have taken the range
+ *	  meanwhile.  Where there are lanes, it gives them what is free at once, as
+ *	  a claim does.
  *
  *	  6. Without a map (on a standby, or when there is no room for it or it is
  *	  of no help) a pass scans all messages of the queue; so does every pass
@@ -93,9 +93,8 @@
 static void init_scan(ClaimScan *scan, const ClaimScanRequest *request);
 static void begin_pass(ClaimScan *scan);
 static void scan_without_map(ClaimScan *scan);
-static void begin_sweep(ClaimScan *scan);
+static void begin_sweep(ClaimScan *scan, const Queue *queue);
 static void end_sweep(ClaimScan *scan);
-static bool sweep_lanes(ClaimScan *scan);
 static void move_exhausted(ClaimScan *scan);
 static bool has_new_bound(ClaimScan *scan);
 static bool is_inconclusive(ClaimScan *scan);
@@ -501,60 +500,73 @@ claim_scan_probe(const Queue *queue, bool no_wait, MessageTables *tables)
 /*
  * Scan some of what is overdue in a queue: claims that ran out, what was
  * locked, and all of a queue of which the map knows nothing.  Only for the
- * worker.  The result is published when the transaction has committed; then
- * the worker calls this again, for the rest.  Returns false if there is
- * nothing to sweep; or, and then *disturbed is set, if concurrent claims have
- * kept the last sweep from being published.
+ * worker, which calls this again in another transaction, for the rest.
+ * Returns false if there is nothing to sweep.  Sets *disturbed if concurrent
+ * claims have taken what was scanned.
  */
 bool
 claim_scan_sweep(const Queue *queue, bool *disturbed)
 {
-	ClaimScanRequest request = {0};
 	ClaimScan	scan;
 	ScanPass   *pass = &scan.pass;
-	const MessageRange *ranges;
-	MessageRanges skipped;
-	int			n;
+	MessageRange range;
+	int64		scanned_to;
+	int			nscanned = 0;
+	bool		found = false;
 
-	request.queue = queue;
-	request.mode = CLAIM_SCAN_SWEEP;
-	init_scan(&scan, &request);
-	pass->now = GetCurrentTimestamp();
-	if (scan.has_groups)
-		return sweep_lanes(&scan);
-	n = availability_begin_sweep(queue->id, pass->now, &ranges, disturbed);
-	if (n == 0)
-		return false;
-	begin_sweep(&scan);
-	skipped.n = 0;
-	for (int i = 0; i < n && claim_scan_wants_more(&scan); i++)
+	/* What is free is given to its lane at once. */
+	if (queue->has_groups)
 	{
-		availability_swept(i, claim_scan_range(&scan, &ranges[i]));
+		begin_sweep(&scan, queue);
+		found = lane_scan_give_due(&scan);
+		end_sweep(&scan);
+		return found;
+	}
+
+	/* A map that knows nothing has a range of each priority. */
+	while (nscanned < SWEEP_AT_ONCE &&
+		   availability_begin_sweep(queue->id, GetCurrentTimestamp(), &range))
+	{
+		begin_sweep(&scan, queue);
+		scanned_to = claim_scan_range(&scan, &range);
 
 		/* The worker does not wait for a lock that a user may hold. */
 		if (message_scan_is_blocked(pass->rows))
 			message_scan_lock_error();
-		for (int j = 0; j < pass->skipped.n; j++)
-			message_ranges_add(&skipped, &pass->skipped.items[j],
-							   pass->now);
+		nscanned += pass->nscanned;
+		found = true;
+
+		/*
+		 * What is set aside is removed before the map learns of the sweep: if
+		 * that fails, the range stays due.
+		 */
+		end_sweep(&scan);
+		*disturbed = !availability_end_sweep(queue->id, scanned_to,
+											 &pass->skipped,
+											 scan.result.nfree, pass->now);
+		if (*disturbed || pass->expired.n > 0 || pass->duplicates.n > 0 ||
+			pass->exhausted.n > 0)
+			break;
 	}
-	availability_end_sweep(&skipped, scan.result.nfree,
-						   pass->swept.ended_free, pass->now);
-	end_sweep(&scan);
-	return true;
+	return found;
 }
 
 static void
-begin_sweep(ClaimScan *scan)
+begin_sweep(ClaimScan *scan, const Queue *queue)
 {
+	ClaimScanRequest request = {0};
+
+	request.queue = queue;
+	request.mode = CLAIM_SCAN_SWEEP;
+	init_scan(scan, &request);
+	scan->pass.now = GetCurrentTimestamp();
 	root_job_forget();
 
 	/* Read it into the cache before anything is reserved. */
 	if (scan->has_groups)
-		lane_prepare(scan->request.queue->id);
+		lane_prepare(queue->id);
 	(void) segment_state_own();
-	scan->pass.rows = message_scan_begin(scan->request.queue->id,
-										 RowExclusiveLock);
+	scan->pass.rows = message_scan_begin(queue->id, RowExclusiveLock);
 	message_scan_no_wait(scan->pass.rows);
 }
 
@@ -563,26 +575,8 @@ end_sweep(ClaimScan *scan)
 {
 	ScanPass   *pass = &scan->pass;
 
-	database_count(COUNT_EXPIRED_CLAIMS, pass->swept.ended);
+	database_count(COUNT_EXPIRED_CLAIMS, pass->nended);
 	database_count(COUNT_REMOVED, pass->expired.n);
 	database_count(COUNT_DEAD_LETTERS, pass->exhausted.n);
 	claim_scan_end_pass(scan);
-}
-
-/*
- * Sweep a queue with lanes.  What is free is given to them at once.  Returns
- * false if there is nothing to sweep.
- */
-static bool
-sweep_lanes(ClaimScan *scan)
-{
-	bool		found;
-
-	begin_sweep(scan);
-	found = lane_scan_give_due(scan);
-
-	/* availability_publish_sweep() has nothing to do, and counts none. */
-	database_count(COUNT_EXPIRED_CLAIMS, scan->pass.swept.ended_free);
-	end_sweep(scan);
-	return found;
 }

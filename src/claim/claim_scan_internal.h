@@ -25,6 +25,12 @@
 #define EXHAUSTED_AT_ONCE	100
 
 /*
+ * So many messages are scanned by one sweep, and by one step of a claim that
+ * gives them to their lanes.
+ */
+#define SWEEP_AT_ONCE		1000
+
+/*
  * What other transactions had locked: the ids of messages, and for groups the
  * hashes of the transactions
  */
@@ -34,16 +40,6 @@ typedef struct BusyIds
 	int			size;			/* of items, allocated */
 	int64	   *items;
 } BusyIds;
-
-/* What a sweep counts */
-typedef struct SweepCounts
-{
-	int			ended;			/* claims that ran out, whose messages were
-								 * removed or moved */
-	int			ended_free;		/* claims that ran out, whose messages are
-								 * free */
-	int64		last_token;		/* of the claim that was counted last */
-} SweepCounts;
 
 typedef struct ClaimGroups ClaimGroups;
 
@@ -149,7 +145,8 @@ typedef struct ScanPass
 								 * (claim_scan_groups.c), else NULL */
 	bool		does_not_fit;	/* the next message cannot be in the same
 								 * claim, or its group is one too many */
-	SweepCounts swept;
+	int			nended;			/* sweep: claims that ran out */
+	int64		ended_token;	/* of the claim that was counted last */
 } ScanPass;
 
 struct ClaimScan

@@ -80,7 +80,7 @@ static void add_to_group(ClaimScan *scan, const ScanRow *row, bool counted);
 static bool needs_lock(const ClaimScan *scan, const ScanRow *row);
 static void give_to_lane(ClaimScan *scan, const ScanRow *row);
 static void count_free(ClaimScan *scan, ScanRow *row);
-static void count_ended(ClaimScan *scan, const ScanRow *row, int *count);
+static void count_ended(ClaimScan *scan, const ScanRow *row);
 static bool lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode);
 
 /* Process the current message of the scan. */
@@ -202,7 +202,7 @@ skip_row(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool is_locked)
 	range.hidden = 0;
 	range.is_locked = is_locked;
 	range.scanned_at = pass->now;
-	range.swept = 0;
+	range.is_swept = false;
 	message_ranges_add(&pass->skipped, &range, pass->now);
 }
 
@@ -225,7 +225,7 @@ set_aside(ClaimScan *scan, ScanRow *row, bool may, ChosenMessages *list)
 	if (!lock_row(scan, row, LockTupleExclusive))
 		return;
 	if (scan->request.mode == CLAIM_SCAN_SWEEP)
-		count_ended(scan, row, &scan->pass.swept.ended);
+		count_ended(scan, row);
 	scan_list_add_message(scan, list, row, true);
 }
 
@@ -362,7 +362,7 @@ static void
 give_to_lane(ClaimScan *scan, const ScanRow *row)
 {
 	if (scan->request.mode == CLAIM_SCAN_SWEEP)
-		count_ended(scan, row, &scan->pass.swept.ended_free);
+		count_ended(scan, row);
 	if (scan_row_is_locked(row))
 	{
 		scan->pass.met_locked = true;
@@ -385,7 +385,7 @@ static void
 count_free(ClaimScan *scan, ScanRow *row)
 {
 	if (scan->request.mode == CLAIM_SCAN_SWEEP)
-		count_ended(scan, row, &scan->pass.swept.ended_free);
+		count_ended(scan, row);
 	if (scan_row_is_locked(row))
 	{
 		/* With a bound of 1, a probe must not look behind it. */
@@ -404,7 +404,7 @@ count_free(ClaimScan *scan, ScanRow *row)
 
 /* Count the claim that the message was in, if that has run out. */
 static void
-count_ended(ClaimScan *scan, const ScanRow *row, int *count)
+count_ended(ClaimScan *scan, const ScanRow *row)
 {
 	ScanPass   *pass = &scan->pass;
 
@@ -416,12 +416,12 @@ count_ended(ClaimScan *scan, const ScanRow *row, int *count)
 	 * we cannot tell.
 	 */
 	if (row->form.claim_token != 0 &&
-		row->form.claim_token != pass->swept.last_token &&
+		row->form.claim_token != pass->ended_token &&
 		pass->range_due > DUE_UNKNOWN &&
 		row->form.claimed_until >= pass->range_due)
 	{
-		(*count)++;
-		pass->swept.last_token = row->form.claim_token;
+		pass->nended++;
+		pass->ended_token = row->form.claim_token;
 	}
 }
 

@@ -37,12 +37,6 @@
 #include "storage/pending_own.h"
 #include "storage/segment.h"
 
-/*
- * So many messages are scanned by one sweep, and by one step of a claim that
- * gives them to their lanes.
- */
-#define SWEEP_AT_ONCE		1000
-
 /* How the ranges that a claim reserves grow while they hold nothing free */
 #define WIDTH_FACTOR		8
 #define WIDTH_STEP			32

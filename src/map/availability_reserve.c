@@ -440,7 +440,7 @@ take_range(AvailabilityMap *map, int i, int64 width)
 	reserved.range = *range;
 
 	/* The sweep may still replace what is left of the range. */
-	reserved.range.swept = 0;
+	reserved.range.is_swept = false;
 
 	/*
 	 * In a range without a known end, messages may be anywhere: in steps of

@@ -12,16 +12,15 @@
  *	  same incarnation, and only after the transaction that did the work has
  *	  committed.  If the worker fails, the visit therefore stays due.
  *
- *	  A sweep scans ranges whose time has come, and all numbers of a map that
- *	  knows nothing.  It does not reserve them, so that claims find all that is
- *	  there; instead it marks them ("swept").  The part of a range that is
- *	  reserved loses the mark, and a range does with which something that is
- *	  returned is united.  If a range still has its mark when the sweep's
- *	  transaction has committed, it has been in the map, as it is, since before
- *	  the sweep's snapshot was taken.  That is as good as a reservation: what
- *	  the sweep has seen replaces the range.  A range without the mark stays as
- *	  it is.  In a queue with lanes the worker reserves what it scans, and
- *	  gives what is free to its lane at once (lane_scan.c).
+ *	  A sweep scans a range whose time has come, or of which the map knows
+ *	  nothing.  It does not reserve the range, so that claims still get the
+ *	  first message that there is; instead it marks it (is_swept).  Claims may
+ *	  take the range, or the beginning of it, and nothing is united with it.
+ *	  So what is still marked when the sweep ends has been in the map, as it
+ *	  is, since before the sweep's snapshot was taken.  That is as good as a
+ *	  reservation: what the sweep has seen replaces the range.  In a queue with
+ *	  lanes the worker reserves what it scans, and gives what is free to its
+ *	  lane at once (lane_scan.c).
  *
  *	  An arrival is the fact that something became free in a queue.  Sessions
  *	  that wait for messages sleep on a condition variable in the map, and
@@ -44,20 +43,6 @@
 #include "shmem/depth_state.h"
 #include "shmem/shmem.h"
 
-/* What the worker has seen in a sweep, until the transaction ends */
-static struct
-{
-	bool		is_done;		/* the fields below are complete */
-	bool		disturbed;		/* the last sweep has changed nothing */
-	AvailabilityVisit visit;
-	MessageRanges ranges;		/* those that it scans */
-	int64		scanned_to[MESSAGE_RANGES_MAX]; /* in each of them */
-	MessageRanges passed;		/* in which something may be free */
-	int			found;			/* free messages */
-	int			ended;			/* claims that have run out */
-	TimestampTz now;
-}			sweep;
-
 /*
  * The map of the queue that this session waits for, or NULL if it does not
  * wait
@@ -68,9 +53,6 @@ static void fill_visit(AvailabilityVisit *visit, const AvailabilityMap *map);
 static AvailabilityMap *find_visited(const AvailabilityVisit *visit);
 static void examine_again(AvailabilityMap *map);
 static void add_unknown_ranges(AvailabilityMap *map, TimestampTz now);
-static void mark_range(MessageRange *range);
-static MessageRange *first_overdue(AvailabilityMap *map, TimestampTz now);
-static bool cut_swept(AvailabilityMap *map);
 
 /* --- Visits --- */
 
@@ -317,56 +299,6 @@ availability_notified(const AvailabilityVisit *visit, bool notified)
 /* --- Sweeps --- */
 
 /*
- * Begin a sweep.  Returns the number of ranges to scan, and marks them: all
- * that the map knows nothing of, or else the first range whose time has come.
- * Returns 0 if there is none, or (*disturbed) if the last sweep of this queue
- * has changed nothing, because of claims that ran meanwhile.
- */
-int
-availability_begin_sweep(int32 queue_id, TimestampTz now,
-						 const MessageRange **ranges, bool *disturbed)
-{
-	AvailabilityMap *map;
-	MessageRange *overdue;
-
-	/* We would scan the same messages again and again. */
-	*disturbed = sweep.disturbed && sweep.visit.queue_id == queue_id;
-	sweep.is_done = sweep.disturbed = false;
-	map = *disturbed ? NULL : shmem_get_map(queue_id);
-	if (map == NULL)
-		return 0;
-	if (map->has_lanes)
-	{
-		/*
-		 * The worker does not know yet that the queue has groups.  What is
-		 * free would have to go to its lane.
-		 */
-		LWLockRelease(&map->lock);
-		return 0;
-	}
-
-	/* The last sweep has left marks if it did not come to the end. */
-	for (int i = 0; i < map->ranges.n; i++)
-		map->ranges.items[i].swept = 0;
-	sweep.ranges.n = 0;
-	add_unknown_ranges(map, now);
-
-	/* First all of which nothing is known, high priorities first. */
-	for (int p = QUEUE_PRIORITIES - 1; p >= 0; p--)
-		for (int i = 0; i < map->ranges.n; i++)
-			if (map->ranges.items[i].priority == p &&
-				map->ranges.items[i].due == DUE_UNKNOWN)
-				mark_range(&map->ranges.items[i]);
-	overdue = sweep.ranges.n == 0 ? first_overdue(map, now) : NULL;
-	if (overdue != NULL)
-		mark_range(overdue);
-	fill_visit(&sweep.visit, map);
-	LWLockRelease(&map->lock);
-	*ranges = sweep.ranges.items;
-	return sweep.ranges.n;
-}
-
-/*
  * Turn what a map knows nothing of into ranges that are overdue.  Claims scan
  * them as before.
  */
@@ -386,129 +318,81 @@ add_unknown_ranges(AvailabilityMap *map, TimestampTz now)
 		}
 }
 
-/* Make a range part of the sweep. */
-static void
-mark_range(MessageRange *range)
-{
-	int			n = sweep.ranges.n;
-
-	sweep.scanned_to[n] = range->first - 1;
-	sweep.ranges.items[n] = *range;
-	range->swept = ++sweep.ranges.n;
-}
-
-/* Returns the first range whose time has come, or NULL if there is none. */
-static MessageRange *
-first_overdue(AvailabilityMap *map, TimestampTz now)
-{
-	MessageRange *first = NULL;
-
-	for (int i = 0; i < map->ranges.n; i++)
-	{
-		MessageRange *range = &map->ranges.items[i];
-
-		if (message_range_sweep_at(range) <= now &&
-			(first == NULL || message_range_is_before(range, first)))
-			first = range;
-	}
-	return first;
-}
-
-/* The worker has scanned range i of the sweep up to that number. */
-void
-availability_swept(int i, int64 scanned_to)
-{
-	sweep.scanned_to[i] = scanned_to;
-}
-
 /*
- * The sweep is complete.  It has found so many free messages, and claims that
- * have run out; "passed" are all messages that may be free.  The map learns
- * of this if the transaction commits.
- */
-void
-availability_end_sweep(const MessageRanges *passed, int found, int ended,
-					   TimestampTz now)
-{
-	sweep.is_done = true;
-	sweep.passed = *passed;
-	sweep.found = found;
-	sweep.ended = ended;
-	sweep.now = now;
-}
-
-/*
- * After the end of the transaction: replace the ranges that still have their
- * marks by what the sweep has seen.  Reads no catalog.
- */
-void
-availability_publish_sweep(bool commit)
-{
-	AvailabilityMap *map;
-
-	if (!sweep.is_done)
-		return;
-	sweep.is_done = false;
-	map = commit ? find_visited(&sweep.visit) : NULL;
-	if (map == NULL)
-		return;
-
-	/* All ranges have changed meanwhile: what we have seen is out of date. */
-	sweep.disturbed = !cut_swept(map);
-	if (sweep.disturbed)
-	{
-		availability_unlock_and_wake(map, 0);
-		return;
-	}
-	for (int i = 0; i < sweep.passed.n; i++)
-		availability_add_range(map, LANE_OF_OVERFLOW, &sweep.passed.items[i],
-							   sweep.now);
-	availability_unlock_and_wake(map, sweep.found);
-	database_count_now(COUNT_EXPIRED_CLAIMS, sweep.ended);
-}
-
-/*
- * Returns whether there is anything for availability_publish_sweep() to do.
+ * Begin to sweep the first range whose time has come, and mark it.  Returns
+ * false if there is none.
  */
 bool
-availability_has_sweep(void)
+availability_begin_sweep(int32 queue_id, TimestampTz now, MessageRange *range)
 {
-	return sweep.is_done;
+	AvailabilityMap *map = shmem_get_map(queue_id);
+	MessageRange *first = NULL;
+
+	if (map == NULL)
+		return false;
+	if (map->has_lanes)
+	{
+		/*
+		 * The worker does not know yet that the queue has groups.  What is
+		 * free would have to go to its lane.
+		 */
+		LWLockRelease(&map->lock);
+		return false;
+	}
+	add_unknown_ranges(map, now);
+	for (int i = 0; i < map->ranges.n; i++)
+	{
+		MessageRange *item = &map->ranges.items[i];
+
+		/* It is what the last sweep has left. */
+		item->is_swept = false;
+		if (message_range_sweep_at(item) <= now &&
+			(first == NULL || message_range_is_before(item, first)))
+			first = item;
+	}
+	if (first != NULL)
+	{
+		*range = *first;
+		first->is_swept = true;
+	}
+	LWLockRelease(&map->lock);
+	return first != NULL;
 }
 
 /*
- * Take what was scanned out of the ranges that still have their marks.
- * Returns false if no range has its mark.
+ * The worker has scanned the range that it has marked up to that number, and
+ * met nfree free messages; "passed" are all messages that may be free.  This
+ * replaces the range.  Returns false, and changes nothing, if claims have taken
+ * all of it.
  */
-static bool
-cut_swept(AvailabilityMap *map)
+bool
+availability_end_sweep(int32 queue_id, int64 scanned_to,
+					   const MessageRanges *passed, int nfree,
+					   TimestampTz now)
 {
-	bool		found = false;
+	AvailabilityMap *map = shmem_find_map(catalog_queue_oid(), queue_id);
+	MessageRange *swept;
+	int			i = 0;
 
-	/* Backward, because the last range takes the index of a removed one. */
-	for (int i = map->ranges.n - 1; i >= 0; i--)
+	if (map == NULL)
+		return false;
+	while (i < map->ranges.n && !map->ranges.items[i].is_swept)
+		i++;
+	if (i == map->ranges.n)
 	{
-		MessageRange *marked = &map->ranges.items[i];
-		int64		scanned_to;
-
-		if (marked->swept == 0)
-			continue;
-		Assert(marked->swept <= sweep.ranges.n);
-		scanned_to = sweep.scanned_to[marked->swept - 1];
-		found = true;
-
-		/*
-		 * What is left of a range keeps the mark, so that it is not united
-		 * with what the sweep has passed there.
-		 */
-		if (marked->last <= scanned_to)
-			message_ranges_remove(&map->ranges, i);
-		else if (marked->first <= scanned_to)
-			marked->first = scanned_to + 1;
-		else
-			marked->swept = 0;
+		LWLockRelease(&map->lock);
+		return false;
 	}
-	return found;
+
+	/* What is left keeps its mark, so that it is not united with "passed". */
+	swept = &map->ranges.items[i];
+	swept->first = Max(swept->first, scanned_to + 1);
+	if (swept->first > swept->last)
+		message_ranges_remove(&map->ranges, i);
+	for (int j = 0; j < passed->n; j++)
+		availability_add_range(map, LANE_OF_OVERFLOW, &passed->items[j], now);
+	availability_unlock_and_wake(map, nfree);
+	return true;
 }
 
 /* --- Queues that are dropped, or move between servers --- */

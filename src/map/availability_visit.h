@@ -44,14 +44,11 @@ extern void availability_notified(const AvailabilityVisit *visit,
 								  bool notified);
 
 /* Sweeps */
-extern int	availability_begin_sweep(int32 queue_id, TimestampTz now,
-									 const MessageRange **ranges,
-									 bool *disturbed);
-extern void availability_swept(int i, int64 scanned_to);
-extern void availability_end_sweep(const MessageRanges *passed, int found,
-								   int ended, TimestampTz now);
-extern void availability_publish_sweep(bool commit);
-extern bool availability_has_sweep(void);
+extern bool availability_begin_sweep(int32 queue_id, TimestampTz now,
+									 MessageRange *range);
+extern bool availability_end_sweep(int32 queue_id, int64 scanned_to,
+								   const MessageRanges *passed, int nfree,
+								   TimestampTz now);
 
 /* Queues that are dropped, or move between servers */
 extern void availability_drop_queue(Oid extension, int32 queue_id);

@@ -49,8 +49,11 @@ check_sessions(const AvailabilityMap *map)
 	Assert(map->open >= 0 && map->waiters >= 0);
 	Assert(map->open_overflow >= 0 && map->open_overflow <= map->open);
 
-	/* The last one to close a reservation wakes those that wait for it. */
-	Assert(!map->waiting || map->open > 0);
+	/*
+	 * The last one to close a reservation wakes those that wait for it; and
+	 * so does the worker when it has moved the delayed messages that are due.
+	 */
+	Assert(!map->waiting || map->open > 0 || map->delayed.due != DT_NOEND);
 }
 
 /* A lane of a ring */

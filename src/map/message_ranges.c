@@ -11,6 +11,9 @@
  *	  in vain because of it.  A union is due when the first of its parts was,
  *	  so nothing is found later than it would have been.  If only one part is
  *	  free at once, the union remembers when the worker has to sweep the other.
+ *	  A range that the worker is sweeping is united with none: the sweep must
+ *	  not replace a part that it has not scanned, nor find a part again that it
+ *	  has.
  *
  *	  Sets are in availability maps, where the lock of the map protects them,
  *	  and in local memory.
@@ -30,16 +33,17 @@
 											 * times, at least */
 
 /* Costs of unions that are made only when no other is left */
-#define COST_RESWEEP		(PG_INT64_MAX / 4)
-#define COST_HIDDEN			(PG_INT64_MAX / 2)
-#define COST_SWEPT			(PG_INT64_MAX / 4 * 3)
+#define COST_HIDDEN			(PG_INT64_MAX / 4)
+#define COST_RESWEEP		(PG_INT64_MAX / 2)
 
+static bool is_overdue(const MessageRange *range, TimestampTz now);
 static bool are_similar(const MessageRange *a, const MessageRange *b,
 						TimestampTz now);
 static void unite_ranges(MessageRange *into, const MessageRange *range);
 static int64 cost_of_union(const MessageRange *a, const MessageRange *b,
 						   TimestampTz now);
-static void unite_cheapest(MessageRanges *ranges, TimestampTz now);
+static void unite_cheapest(MessageRanges *ranges, const MessageRange *new,
+						   TimestampTz now);
 
 /*
  * Add a range to the set, or let a similar one grow that is close to it.
@@ -53,7 +57,8 @@ message_ranges_add(MessageRanges *ranges, const MessageRange *range,
 	{
 		MessageRange *old = &ranges->items[i];
 
-		if (range->first <= old->last + UNITE_GAP &&
+		if (!old->is_swept &&
+			range->first <= old->last + UNITE_GAP &&
 			old->first <= range->last + UNITE_GAP &&
 			are_similar(old, range, now))
 		{
@@ -62,8 +67,9 @@ message_ranges_add(MessageRanges *ranges, const MessageRange *range,
 		}
 	}
 	if (ranges->n == MESSAGE_RANGES_MAX)
-		unite_cheapest(ranges, now);
-	ranges->items[ranges->n++] = *range;
+		unite_cheapest(ranges, range, now);
+	else
+		ranges->items[ranges->n++] = *range;
 }
 
 /* Remove range i.  The last one becomes range i then. */
@@ -74,10 +80,18 @@ message_ranges_remove(MessageRanges *ranges, int i)
 	ranges->items[i] = ranges->items[--ranges->n];
 }
 
+/* Returns whether the worker has to sweep the range now. */
+static bool
+is_overdue(const MessageRange *range, TimestampTz now)
+{
+	return message_range_sweep_at(range) <= now;
+}
+
 /*
  * Returns whether these ranges may be united without need.  They may not if
  * one is due much later, because it would be scanned in vain; nor if only one
- * is free at once, which the worker need not sweep.
+ * is free at once, which the worker need not sweep; nor if the worker has to
+ * sweep only one of them now.
  */
 static bool
 are_similar(const MessageRange *a, const MessageRange *b, TimestampTz now)
@@ -87,6 +101,7 @@ are_similar(const MessageRange *a, const MessageRange *b, TimestampTz now)
 
 	return a->priority == b->priority && a->is_locked == b->is_locked &&
 		(a->due == DT_NOBEGIN) == (b->due == DT_NOBEGIN) &&
+		is_overdue(a, now) == is_overdue(b, now) &&
 		(later <= now ||
 		 (sooner > now &&
 		  later - sooner <= Max((later - now) / 4, UNITE_DUE)));
@@ -110,11 +125,6 @@ unite_ranges(MessageRange *into, const MessageRange *range)
 	else if (range->is_locked)
 		into->scanned_at = Min(into->scanned_at, range->scanned_at);
 	into->is_locked |= range->is_locked;
-
-
-	/* The worker's sweep must not replace a part that it has not scanned. */
-	if (into->swept != range->swept)
-		into->swept = 0;
 }
 
 /*
@@ -124,7 +134,6 @@ static int64
 cost_of_union(const MessageRange *a, const MessageRange *b, TimestampTz now)
 {
 	const MessageRange *sooner = a->due <= b->due ? a : b;
-	const MessageRange *later = a->due <= b->due ? b : a;
 	int64		width = Max(a->last, b->last) - Min(a->first, b->first);
 
 	/* Only what is between them: it may be nothing. */
@@ -132,43 +141,42 @@ cost_of_union(const MessageRange *a, const MessageRange *b, TimestampTz now)
 		return Max(a->first, b->first) - Min(a->last, b->last);
 
 	/*
-	 * The worker is sweeping one.  If it were united with what the sweep has
-	 * passed there, the next sweep would find the range as it was.
+	 * The part that the worker has swept already, or need not sweep yet,
+	 * would be swept now.  If that has to be, then in the lowest priority,
+	 * which is swept last: otherwise the worker might never come to an end.
 	 */
-	if (a->swept != 0 || b->swept != 0)
-		return COST_SWEPT + a->priority;
+	if (is_overdue(a, now) != is_overdue(b, now))
+		return COST_RESWEEP + a->priority;
 
 	/* To find the part that is not free at once, the worker sweeps all. */
 	if ((a->due == DT_NOBEGIN) != (b->due == DT_NOBEGIN))
 		return COST_HIDDEN + width / 2;
 
-	/*
-	 * The part that is not due yet would be swept in vain.  If that has to
-	 * be, then in the lowest priority, which is swept last.
-	 */
-	if (sooner->due <= now && later->due > now)
-		return COST_RESWEEP + a->priority;
-
 	/* All but the part that is due first would be scanned too early. */
 	return width - (sooner->last - sooner->first);
 }
 
-/* Unite the two ranges of one priority whose union costs least. */
+/*
+ * The set is full, and another range is added: unite the two ranges of one
+ * priority whose union costs least.  The new one may be one of them; otherwise
+ * it takes the place of one.
+ */
 static void
-unite_cheapest(MessageRanges *ranges, TimestampTz now)
+unite_cheapest(MessageRanges *ranges, const MessageRange *new,
+			   TimestampTz now)
 {
 	int64		least = PG_INT64_MAX;
 	int			into = -1;
 	int			from = -1;
 
 	for (int i = 0; i < ranges->n; i++)
-		for (int j = i + 1; j < ranges->n; j++)
+		for (int j = i + 1; j <= ranges->n; j++)
 		{
 			const MessageRange *a = &ranges->items[i];
-			const MessageRange *b = &ranges->items[j];
+			const MessageRange *b = j < ranges->n ? &ranges->items[j] : new;
 			int64		cost;
 
-			if (a->priority != b->priority)
+			if (a->priority != b->priority || a->is_swept || b->is_swept)
 				continue;
 			cost = cost_of_union(a, b, now);
 			if (into < 0 || cost < least)
@@ -179,8 +187,13 @@ unite_cheapest(MessageRanges *ranges, TimestampTz now)
 			}
 		}
 	Assert(into >= 0);
-	unite_ranges(&ranges->items[into], &ranges->items[from]);
-	message_ranges_remove(ranges, from);
+	if (from == ranges->n)
+		unite_ranges(&ranges->items[into], new);
+	else
+	{
+		unite_ranges(&ranges->items[into], &ranges->items[from]);
+		ranges->items[from] = *new;
+	}
 }
 
 /*

@@ -31,10 +31,8 @@ typedef struct MessageRange
 	int16		priority;
 	bool		is_locked;		/* another transaction has locked something
 								 * there, and no callback may report its end */
-	uint8		swept;			/* in an availability map: the range's number
-								 * in the worker's sweep, from 1 on, if it is
-								 * as it was when the sweep began, or what is
-								 * left of that; else 0 */
+	bool		is_swept;		/* in an availability map: the worker sweeps
+								 * it, so it is united with no other */
 } MessageRange;
 
 /* A range of a lane */
@@ -45,7 +43,8 @@ typedef struct LaneRange
 } LaneRange;
 
 /*
- * More than there are priorities, so that two ranges always have the same one
+ * So many that two ranges always have the same priority, besides one that is
+ * swept
  */
 #define MESSAGE_RANGES_MAX	(QUEUE_PRIORITIES + 2)
 

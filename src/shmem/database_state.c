@@ -557,14 +557,6 @@ database_count(WorkerCounter counter, uint64 n)
 	counts[counter] += n;
 }
 
-/* Add to a counter at once, for what a committed transaction has done. */
-void
-database_count_now(WorkerCounter counter, uint64 n)
-{
-	if (n > 0 && mine != NULL && mine->database == MyDatabaseId)
-		pg_atomic_fetch_add_u64(&mine->counters[counter], n);
-}
-
 /*
  * Returns a number that changes when handlers, or which queues are paused,
  * have changed.  It is increased after others can see the new rows.
@@ -595,8 +587,9 @@ database_end(XactEvent event)
 
 	for (int i = 0; i < WORKER_COUNTERS; i++)
 	{
-		if (event == XACT_EVENT_COMMIT)
-			database_count_now(i, counts[i]);
+		if (event == XACT_EVENT_COMMIT && counts[i] > 0 && mine != NULL &&
+			mine->database == MyDatabaseId)
+			pg_atomic_fetch_add_u64(&mine->counters[i], counts[i]);
 		counts[i] = 0;
 	}
 	changes = 0;

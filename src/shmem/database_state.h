@@ -145,7 +145,6 @@ extern void database_vacate(Oid database);
 /* What a transaction has done, effective when it commits */
 extern void database_record_change(DatabaseChange change);
 extern void database_count(WorkerCounter counter, uint64 n);
-extern void database_count_now(WorkerCounter counter, uint64 n);
 extern uint32 database_handler_changes(void);
 
 #endif							/* QUEUE_DATABASE_STATE_H */

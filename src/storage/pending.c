@@ -41,14 +41,12 @@
  *
  *	  3.  It makes the maps begin anew if they cannot know what has changed.
  *
- *	  4.  It publishes what the worker's sweep has seen.
- *
- *	  5.  It returns the changes.  This comes after the end is visible: if a
+ *	  4.  It returns the changes.  This comes after the end is visible: if a
  *	  claim has passed a row as it was before, then its snapshot, and so its
  *	  reservation, is older than the end of this transaction, and the map
  *	  accepts what is returned (availability.c).
  *
- *	  6.  It closes the reservation with which the worker has moved delayed
+ *	  5.  It closes the reservation with which the worker has moved delayed
  *	  messages, and those of a claim that has failed, and then ends the move.
  *	  Claims that wait for these find the messages returned.
  *
@@ -396,10 +394,10 @@ static bool
 end_uses_maps(void)
 {
 	return pending_list.n > 0 || OidIsValid(restored) ||
-		availability_is_reserving() || availability_has_sweep();
+		availability_is_reserving();
 }
 
-/* Steps 3 to 6 of NOTES */
+/* Steps 3 to 5 of NOTES */
 static void
 return_to_maps(XactEvent event)
 {
@@ -409,12 +407,6 @@ return_to_maps(XactEvent event)
 	if (OidIsValid(restored) && commit)
 		pending_forget_all(restored);
 
-	/*
-	 * Before the changes are returned, because a range that is returned
-	 * removes the sweep's mark from the ranges that it is united with.  If we
-	 * do not publish what the sweep has seen, the next one sees it again.
-	 */
-	availability_publish_sweep(commit);
 	forget_all_maps();
 	return_all_records(event);
 	availability_end_move(commit);

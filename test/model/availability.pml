@@ -107,7 +107,7 @@
 /*
  * MessageRange.  scanned: a bit for each claimer whose call began before the
  * range was last scanned, so that the claimer need not scan it again.  That
- * is all that scanned_at is used for.  swept: the mark of a sweep.
+ * is all that scanned_at is used for.  swept: is_swept.
  */
 typedef Range
 {
@@ -228,7 +228,7 @@ inline clear_ranges(set)
 }
 
 /* unite(): of two ranges with something locked, the earlier scanned_at is kept. */
-inline unite(set, nr, from, to, at, locked_by, scanned_by, mark)
+inline unite(set, nr, from, to, at, locked_by, scanned_by)
 {
 	ranges[set].item[nr].first =
 		(from < ranges[set].item[nr].first ->
@@ -245,9 +245,6 @@ inline unite(set, nr, from, to, at, locked_by, scanned_by, mark)
 			ranges[set].item[nr].scanned & scanned_by
 	:: else
 	fi;
-#ifndef UNITE_KEEPS_MARK
-	ranges[set].item[nr].swept = ranges[set].item[nr].swept && mark;
-#endif
 	ranges[set].item[nr].is_locked =
 		ranges[set].item[nr].is_locked || locked_by
 }
@@ -266,12 +263,19 @@ inline unite_cheapest(set)
 	:: ranges[set].count == RANGES ->
 		unite(set, 0, ranges[set].item[1].first, ranges[set].item[1].last,
 			  ranges[set].item[1].due, ranges[set].item[1].is_locked,
-			  ranges[set].item[1].scanned, ranges[set].item[1].swept);
+			  ranges[set].item[1].scanned);
 		ranges[set].count--;
 		clear_range(set, 1)
 	:: else
 	fi
 }
+
+/* A range that is swept is united with none. */
+#ifndef UNITE_SWEPT
+#define is_swept(set, nr)	(ranges[set].item[nr].swept)
+#else
+#define is_swept(set, nr)	(false)
+#endif
 
 /* message_ranges_add().  Ranges that meet are united. */
 inline add_range(set, from, to, at, locked_by, scanned_by, time)
@@ -282,7 +286,7 @@ inline add_range(set, from, to, at, locked_by, scanned_by, time)
 	:: i_ > 0 ->
 		i_--;
 		if
-		:: j_ == NONE &&
+		:: j_ == NONE && !is_swept(set, i_) &&
 		   from <= ranges[set].item[i_].last + 1 &&
 		   ranges[set].item[i_].first <= to + 1 &&
 		   similar(set, i_, at, locked_by, time) ->
@@ -293,7 +297,12 @@ inline add_range(set, from, to, at, locked_by, scanned_by, time)
 	od;
 	if
 	:: j_ != NONE ->
-		unite(set, j_, from, to, at, locked_by, scanned_by, false)
+		unite(set, j_, from, to, at, locked_by, scanned_by)
+	/* If one is swept, only the other one and the new one are left. */
+	:: j_ == NONE && ranges[set].count == RANGES && is_swept(set, 0) ->
+		unite(set, 1, from, to, at, locked_by, scanned_by)
+	:: j_ == NONE && ranges[set].count == RANGES && is_swept(set, 1) ->
+		unite(set, 0, from, to, at, locked_by, scanned_by)
 	:: else ->
 		unite_cheapest(set);
 		j_ = ranges[set].count;
@@ -1267,7 +1276,7 @@ proctype sweeper()
 		:: scanned_to > mine.first -> break	/* SWEEP_AT_ONCE */
 		od;
 		if
-		/* availability_publish_sweep() */
+		/* availability_end_sweep() */
 		:: d_step {
 				begun = false;
 				if
@@ -1279,7 +1288,6 @@ proctype sweeper()
 						if
 						:: ranges[MAP].item[k_].swept ->
 							begun = true;
-							ranges[MAP].item[k_].swept = false;
 							if
 							:: ranges[MAP].item[k_].first < scanned_to &&
 							   ranges[MAP].item[k_].last >= scanned_to ->
@@ -1324,7 +1332,7 @@ proctype sweeper()
 				:: else
 				fi
 			}
-		/* It is rolled back. */
+		/* It is rolled back before that. */
 		:: d_step {
 #ifdef SWEEP_RESERVES
 				add_range(MAP, mine.first, mine.last, LATER,
