@@ -192,7 +192,7 @@ put_if_ready(const char *project, const Queue *queue, MessageTables *tables,
 	ApiRow		row = {0};
 
 	CHECK_FOR_INTERRUPTS();
-	if (!claim_scan_probe(queue, false, tables))
+	if (!claim_scan_probe(queue, tables))
 		return;
 	if (project != NULL)
 		api_row_add_text(&row, project);
@@ -335,7 +335,7 @@ sql_queue_is_empty(PG_FUNCTION_ARGS)
 	const char *name = arg_queue_name(fcinfo, 0, "q");
 	Queue		queue;
 	bool		found = queue_open_or_notice(name, QUEUE_READ, &queue) &&
-	!queue.paused && claim_scan_probe(&queue, false, NULL);
+	!queue.paused && claim_scan_probe(&queue, NULL);
 
 	queue_check_left(name, found);
 	PG_RETURN_BOOL(!found);

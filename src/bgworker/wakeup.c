@@ -101,7 +101,7 @@ probe_queue(const char *name, int32 *id)
 		(!queue_name_of(queue.id, found_project, found_name, &queue.paused) ||
 		 queue.paused))
 		return false;
-	if (claim_scan_probe(&queue, false, NULL))
+	if (claim_scan_probe(&queue, NULL))
 		return true;
 
 	/*

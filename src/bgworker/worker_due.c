@@ -12,14 +12,10 @@
  *	  2.  Delayed messages that are due: they move to the ring of segments in
  *	  which claims scan (delayed.c).
  *
- *	  3.  A probe for something to claim, unless the queue's availability map
- *	  knows already.  It sets the flag by which queue_ready() and the runners
- *	  find the queue.
+ *	  Then the availability map knows whether something may be free.  If it
+ *	  has begun anew, listeners are notified of that (availability_end_visit).
  *
- *	  4.  Messages whose lifetime is over: they are removed (worker_expiry.c).
- *
- *	  The availability map records what a step of the last three phases did
- *	  only after the step has committed.
+ *	  3.  Messages whose lifetime is over: they are removed (worker_expiry.c).
  *
  *	  A role can keep a queue of its own busy for as long as it likes, with
  *	  messages that become due faster than the worker moves them.  So a visit
@@ -77,7 +73,7 @@ typedef enum DuePhase
 {
 	DUE_SWEEP,					/* ends claims that have run out */
 	DUE_DELAYED,				/* moves delayed messages that are due */
-	DUE_PROBE,					/* probes for something to claim */
+	DUE_LISTENERS,				/* has listeners notified */
 	DUE_EXPIRED					/* removes messages whose lifetime is over */
 } DuePhase;
 
@@ -91,8 +87,6 @@ typedef struct DueVisit
 	bool		disturbed;		/* concurrent claims kept it from finishing */
 	bool		exists;			/* the queue does */
 	bool		paused;			/* the queue is */
-	bool		probed;			/* by the last step */
-	bool		found;			/* the probe found something to claim */
 	ExpiryPass	expiry;
 } DueVisit;
 
@@ -164,18 +158,15 @@ visit_step(void *arg)
 			if (delayed_move_due(queue.id, &more))
 			{
 				if (!more || clock_monotonic() >= visit->until)
-					visit->phase = DUE_PROBE;
+					visit->phase = DUE_LISTENERS;
 				return true;
 			}
-			visit->phase = DUE_PROBE;
+			visit->phase = DUE_LISTENERS;
 			pg_fallthrough;
-		case DUE_PROBE:
-			/* The map knows already, or nothing may be claimed. */
+		case DUE_LISTENERS:
+			/* They were notified already, or nothing may be claimed. */
 			if (!visit->known.examined && !visit->paused)
-			{
-				visit->found = claim_scan_probe(&queue, true, NULL);
-				visit->probed = true;
-			}
+				availability_end_visit(&visit->known);
 
 			/* No message of the queue has expired yet. */
 			if (visit->known.expires_at > visit->began)
@@ -201,9 +192,6 @@ record_visit(DueVisit *visit, bool last)
 		expiry_forget(visit->known.queue_id);
 		return;
 	}
-	if (visit->probed)
-		availability_end_visit(&visit->known, visit->found);
-	visit->probed = false;
 	if (!last)
 		return;
 

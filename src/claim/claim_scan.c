@@ -462,13 +462,12 @@ scan_without_map(ClaimScan *scan)
 /* --- A probe --- */
 
 /*
- * Returns whether there is anything to claim.  Changes nothing.  A probe
- * waits for other sessions that have something reserved; with no_wait it
- * assumes that they leave something.  Probes of many queues may share
- * the open tables, zeroed before the first; else "tables" is NULL.
+ * Returns whether there is anything to claim.  Changes no message.  Probes of
+ * many queues may share the open tables, zeroed before the first; else
+ * "tables" is NULL.
  */
 bool
-claim_scan_probe(const Queue *queue, bool no_wait, MessageTables *tables)
+claim_scan_probe(const Queue *queue, MessageTables *tables)
 {
 	ClaimScanRequest request = {0};
 	ClaimScan	scan;
@@ -484,7 +483,6 @@ claim_scan_probe(const Queue *queue, bool no_wait, MessageTables *tables)
 	request.queue = queue;
 	request.mode = CLAIM_SCAN_PROBE;
 	request.limit = 1;
-	request.no_wait = no_wait;
 	request.tables = tables;
 	init_scan(&scan, &request);
 	do

@@ -34,8 +34,6 @@ typedef struct ClaimScanRequest
 	bool		deletes;		/* claim: the caller will delete them */
 	bool		isolates;		/* claim: one that was claimed before is
 								 * claimed alone */
-	bool		no_wait;		/* probe: do not wait for other sessions, but
-								 * assume that they leave something */
 	MessageTables *tables;		/* probe: shared by several; or NULL */
 } ClaimScanRequest;
 
@@ -97,8 +95,7 @@ extern bool claim_scan_needs_pass(ClaimScan *scan);
 extern void claim_scan_end(ClaimScan *scan);
 
 /* A probe and a sweep, with all their passes */
-extern bool claim_scan_probe(const Queue *queue, bool no_wait,
-							 MessageTables *tables);
+extern bool claim_scan_probe(const Queue *queue, MessageTables *tables);
 extern bool claim_scan_sweep(const Queue *queue, bool *disturbed);
 
 extern bool claim_scan_uses_map(void);

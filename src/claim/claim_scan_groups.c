@@ -16,9 +16,6 @@
  *	  delivered: until the worker has read the queue after a restart, and
  *	  after the bound has changed; so always if no worker runs;
  *
- *	  - for probes of a queue whose groups have a bound, if their lanes have
- *	  nothing and something is due;
- *
  *	  - after a pass that has given up the lanes: there was no room for all of
  *	  them, or another session's reservation was open for too long.
  *

@@ -92,6 +92,8 @@ typedef struct ScanPass
 	int			nsnapshots;		/* pushed, to be popped at the end */
 	uint64		reservations;	/* before the last one was taken */
 	int			nscanned;		/* messages scanned in ranges of the map */
+	int			ngiven;			/* free messages that the last range had for
+								 * their lanes */
 	uint32		moves;			/* segment_moves() at the beginning */
 
 	/* Messages that are locked, to be removed or moved as the pass ends */

@@ -24,7 +24,8 @@
  *	  Where groups take turns without lanes (claim_scan_groups.c), it is kept
  *	  until all of the queue was read.
  *
- *	  Sweeps and claims count the end of a claim that the message was in
+ *	  What takes a message out of the range that is due, so also a probe that
+ *	  gives it to its lane, counts the end of a claim that the message was in
  *	  (claim_ends.c).
  *
  *	  Removing and moving is done when the pass ends (claim_scan.c), for at
@@ -108,9 +109,12 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 
 	/*
 	 * No sweep meets it again: the range is not due any more once we have
-	 * passed it, and after a rollback it is free at once.
+	 * passed it, and after a rollback it is free at once.  Probes leave it
+	 * due, unless they give it to its lane.
 	 */
-	if (scan->request.mode != CLAIM_SCAN_PROBE && class != MESSAGE_OURS &&
+	if ((scan->request.mode != CLAIM_SCAN_PROBE ||
+		 pass->lane_step == LANE_STEP_GIVE) &&
+		class != MESSAGE_OURS &&
 		!claim_end_count(row->table, row->tuple, &row->form, pass->now))
 		skip_for_now(scan, row);
 	switch (class)
@@ -376,7 +380,7 @@ give_to_lane(ClaimScan *scan, const ScanRow *row)
 			return;
 	}
 	else
-		scan->result.nfree++;
+		scan->pass.ngiven++;
 	scan_list_add_range(&scan->pass.freed, row);
 }
 

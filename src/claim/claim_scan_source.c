@@ -93,15 +93,14 @@ claim_scan_ends_before(const ClaimScan *scan, const ScanRow *row)
 bool
 claim_scan_wants_more(const ClaimScan *scan)
 {
+	/* Each message that is given may need a lane of its own. */
+	if (scan->pass.lane_step == LANE_STEP_GIVE &&
+		scan->request.mode != CLAIM_SCAN_SWEEP)
+		return scan->pass.nscanned < (scan->pass.space == 0 ? SWEEP_AT_ONCE :
+									  Min(scan->pass.space, SWEEP_AT_ONCE));
 	switch (scan->request.mode)
 	{
 		case CLAIM_SCAN_CLAIM:
-
-			/* Each message that is given may need a lane of its own. */
-			if (scan->pass.lane_step == LANE_STEP_GIVE)
-				return scan->pass.nscanned < (scan->pass.space == 0 ?
-											  SWEEP_AT_ONCE :
-											  Min(scan->pass.space, SWEEP_AT_ONCE));
 
 			/*
 			 * The lane has given its part of the claim, or what is behind a
@@ -257,12 +256,6 @@ claim_scan_add_own(ClaimScan *scan)
 bool
 claim_scan_wait(ClaimScan *scan, bool awaits_move)
 {
-	/* The worker must not wait; a wake-up without need costs a probe. */
-	if (scan->request.no_wait)
-	{
-		scan->result.nfree = 1;
-		return false;
-	}
 	if (!availability_wait_for_close(scan->request.queue->id,
 									 &scan->wait_until))
 	{

@@ -55,10 +55,8 @@
  *	  as in claim_scan.c.
  *
  *	  A probe of a queue whose groups have a bound takes the same steps, but
- *	  locks no group, chooses nothing, and gives back all that it has reserved
- *	  if something is free.  It gives nothing to the lanes: if it finds
- *	  nothing in them, and anything is due, it reads the whole queue
- *	  (claim_scan_groups.c).
+ *	  locks no group, chooses nothing, and gives the whole range of a lane back
+ *	  if something in it is free.
  *
  * src/claim/lane_scan.c
  *
@@ -122,7 +120,6 @@ static void begin_request(const ClaimScan *scan, ReserveRequest *request);
 static bool lane_scan_step(ClaimScan *scan, ReserveRequest *request,
 						   Round *round);
 static void give_range(ClaimScan *scan, const MessageRange *range, int space);
-static void give_freed(ClaimScan *scan, int nfree);
 static bool give_delivered_delayed(ClaimScan *scan, uint64 incarnation);
 static void take_of_lane(ClaimScan *scan, ReserveRequest *request,
 						 const MessageRange *range, Round *round);
@@ -173,7 +170,6 @@ begin_request(const ClaimScan *scan, ReserveRequest *request)
 	request->now = scan->pass.now;
 	request->has_lanes = true;
 	request->bound = scan->request.queue->group_concurrency;
-	request->only_lanes = scan->request.mode == CLAIM_SCAN_PROBE;
 }
 
 /* One pass of a claim, or of a probe of a queue with a bound */
@@ -217,7 +213,6 @@ lane_scan_step(ClaimScan *scan, ReserveRequest *request, Round *round)
 {
 	ScanPass   *pass = &scan->pass;
 	MessageRange range;
-	int			before;
 
 	request->has_found = scan->result.chosen.n > 0;
 
@@ -239,11 +234,10 @@ lane_scan_step(ClaimScan *scan, ReserveRequest *request, Round *round)
 
 			/* Lanes come next; what else is due is left to the worker. */
 			request->prefers_lanes = true;
-			before = scan->result.nfree;
 			give_range(scan, &range, request->space);
 
 			/* Lanes have something again, though all had given nothing. */
-			if (scan->result.nfree > before)
+			if (pass->ngiven > 0)
 			{
 				round->in_vain = 0;
 				request->no_lanes = false;
@@ -260,32 +254,15 @@ lane_scan_step(ClaimScan *scan, ReserveRequest *request, Round *round)
 	}
 
 	/*
-	 * A probe gives nothing to lanes, and a claim cannot where there is no
-	 * room.  If there is something to give, the whole queue has to be read.
-	 * But a claim that has something need not be complete.
+	 * Something is free, and there is no room for it in lanes: the whole
+	 * queue has to be read.  But a claim that has something need not be
+	 * complete.
 	 */
-	if (!request->has_found && (request->only_lanes || request->no_space))
-		pass->gave_up |= request->met_others;
+	pass->gave_up |= request->no_space && !request->has_found;
 	return false;
 }
 
 /* --- Giving free messages to their lanes --- */
-
-/*
- * Give the messages that were noted to their lanes.  So many of these are
- * free; where there is a bound, the others are locked.
- */
-static void
-give_freed(ClaimScan *scan, int nfree)
-{
-	ScanPass   *pass = &scan->pass;
-
-	availability_learn_delivered(scan->request.queue->id,
-								 pass->delivered.items, pass->delivered.n);
-	availability_give_to_lanes(pass->freed.items, pass->freed.n, nfree,
-							   pass->now);
-	pass->freed.n = pass->delivered.n = 0;
-}
 
 /*
  * Scan a range that was reserved, and give what is free in it to the lanes.
@@ -295,10 +272,9 @@ static void
 give_range(ClaimScan *scan, const MessageRange *range, int space)
 {
 	ScanPass   *pass = &scan->pass;
-	int			before = scan->result.nfree;
 	int64		scanned_to;
 
-	pass->nscanned = 0;
+	pass->nscanned = pass->ngiven = 0;
 	pass->space = space;
 	pass->lane_step = LANE_STEP_GIVE;
 	scanned_to = claim_scan_range(scan, range);
@@ -308,7 +284,11 @@ give_range(ClaimScan *scan, const MessageRange *range, int space)
 	 * This comes before the rest is given back, because only until then the
 	 * map treats the messages as overflow for which there is space now.
 	 */
-	give_freed(scan, scan->result.nfree - before);
+	availability_learn_delivered(scan->request.queue->id,
+								 pass->delivered.items, pass->delivered.n);
+	availability_give_to_lanes(pass->freed.items, pass->freed.n,
+							   pass->ngiven, pass->now);
+	pass->freed.n = pass->delivered.n = 0;
 	give_back(scan, scanned_to);
 }
 
@@ -457,7 +437,7 @@ take_of_lane(ClaimScan *scan, ReserveRequest *request,
 	 */
 	if (wanted <= 0)
 		give_back(scan, range->first - 1);
-	else if (request->only_lanes)
+	else if (scan->request.mode == CLAIM_SCAN_PROBE)
 		probe_lane(scan, turn, range);
 	else if (turn->has_head)
 		take_head(scan, turn, range);

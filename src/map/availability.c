@@ -223,7 +223,7 @@ availability_set_wake_at(AvailabilityMap *map)
 	if (map->bound > 0 && !map->knows_delivered && map->learn_at != 0)
 		at = Min(at, map->learn_at);
 
-	/* The worker does not know yet whether something is free. */
+	/* The worker has to visit it, since it has begun anew. */
 	if (map->examined != map->incarnation && !map->quiet)
 		at = DT_NOBEGIN;
 	pg_atomic_write_u64(&map->wake_at,
@@ -274,24 +274,25 @@ availability_unlock_returned(AvailabilityMap *map)
 }
 
 /*
- * If nothing can be free now, clear the flag that something may be.  The map
- * is locked.
+ * Returns whether something may be free now; if not, clears the flag of that.
+ * The map is locked.
  */
-void
-availability_clear_ready(AvailabilityMap *map, TimestampTz now)
+bool
+availability_check_ready(AvailabilityMap *map, TimestampTz now)
 {
 	Assert(map_is_locked(map));
 
 	/* What is reserved may be free, and is not in the map. */
 	if (map->open > 0 || map->delayed.due <= now || map->nlanes > 0)
-		return;
+		return true;
 	for (int p = 0; p < QUEUE_PRIORITIES; p++)
 		if (map->next[p] < map->end[p])
-			return;
+			return true;
 	for (int i = 0; i < map->ranges.n; i++)
 		if (map->ranges.items[i].due <= now)
-			return;
+			return true;
 	shmem_clear_flag(map, MAP_READY);
+	return false;
 }
 
 /* --- Numbers for pushes --- */

@@ -89,8 +89,9 @@ typedef struct AvailabilityMap
 	DelayedInfo delayed;
 
 	/* For the worker; availability_visit.c */
-	uint64		examined;		/* the incarnation in which it has found out
-								 * whether something is free */
+	uint64		examined;		/* the incarnation in which it has visited the
+								 * queue, and had listeners notified if
+								 * something may be free */
 	bool		quiet;			/* it need not do that, until something
 								 * changes */
 	TimestampTz expires_at;		/* no message expires before */
@@ -235,7 +236,7 @@ extern void availability_add_delayed(AvailabilityMap *map, TimestampTz from,
 									 TimestampTz due);
 extern void availability_lose_delivered(AvailabilityMap *map);
 extern void availability_set_wake_at(AvailabilityMap *map);
-extern void availability_clear_ready(AvailabilityMap *map, TimestampTz now);
+extern bool availability_check_ready(AvailabilityMap *map, TimestampTz now);
 extern void availability_unlock_and_wake(AvailabilityMap *map,
 										 int64 arrivals);
 extern void availability_unlock_returned(AvailabilityMap *map);

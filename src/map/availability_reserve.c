@@ -172,7 +172,7 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 		 * has not asked for all that there is.
 		 */
 		if (!request->has_found && !request->only_due)
-			availability_clear_ready(map, request->now);
+			(void) availability_check_ready(map, request->now);
 	}
 	LWLockRelease(&map->lock);
 	if (forgotten)
@@ -319,19 +319,9 @@ reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
 	 */
 	request->nlanes = map->nlanes;
 
-	/*
-	 * A probe that finds nothing in the lanes reads the whole queue if
-	 * anything else may be free.
-	 */
-	request->met_others = has_fresh || i >= 0 || overflow >= 0;
-
 	/* The caller passes the same request for each step. */
 	request->space = 0;
 	request->no_space = false;
-
-	/* A probe gives nothing to lanes, so it has no use for other ranges. */
-	if (request->only_lanes)
-		return reserve_lane(map, request);
 
 	/*
 	 * What is due comes before the lanes, because a group has no turn for

@@ -32,7 +32,6 @@ typedef struct ReserveRequest
 								 * before numbers of which nothing is known */
 	bool		no_lanes;		/* no lane is wanted */
 	bool		only_due;		/* nor the overflow, nor what is not due */
-	bool		only_lanes;		/* nothing but lanes is wanted */
 	bool		same_lane;		/* continue with this lane, if it has more */
 	int			max_lanes;		/* to be reserved at once; above 1 only
 								 * without a bound, and not with same_lane */
@@ -49,7 +48,6 @@ typedef struct ReserveRequest
 	bool		no_space;		/* what is left has no space in lanes */
 	uint32		lane_changes;	/* for availability_end_lane() */
 	int			nlanes;			/* lanes that have a turn */
-	bool		met_others;		/* there is something that is not in lanes */
 	bool		met_lanes;		/* the claim does not know that there are
 								 * groups */
 	bool		awaits_move;	/* WAIT: only for the worker, which is about
@@ -60,8 +58,7 @@ typedef enum ReserveResult
 {
 	RESERVE_DONE,				/* a range is reserved */
 	RESERVE_NONE,				/* nothing is reserved: nothing is free, or
-								 * the request says why (met_lanes, no_space,
-								 * met_others) */
+								 * the request says why (met_lanes, no_space) */
 	RESERVE_WAIT				/* other sessions have reservations open, and
 								 * may give something back; or the worker has
 								 * to move delayed messages; or there is no

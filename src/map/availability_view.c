@@ -57,7 +57,7 @@ availability_view(int32 queue_id, bool has_lanes, TimestampTz now,
 	if (has_lanes)
 		availability_set_lanes(map, -1);
 	fill_view(map, now, view);
-	availability_clear_ready(map, now);
+	(void) availability_check_ready(map, now);
 	LWLockRelease(&map->lock);
 	return true;
 }

@@ -182,18 +182,20 @@ availability_begin_visit(int32 queue_id, AvailabilityVisit *visit)
 }
 
 /*
- * The worker has found out whether something is free.  If so, have listeners
- * notified, because it may be that none was.
+ * The worker has done all that is due in the queue.  If something may be free
+ * there, have listeners notified, because it may be that none was.
  */
 void
-availability_end_visit(const AvailabilityVisit *visit, bool found)
+availability_end_visit(const AvailabilityVisit *visit)
 {
 	AvailabilityMap *map = find_visited(visit);
+	bool		may_be_free;
 
 	if (map == NULL)
 		return;
 	map->examined = visit->incarnation;
-	availability_unlock_and_wake(map, found ? INT_MAX : 0);
+	may_be_free = availability_check_ready(map, GetCurrentTimestamp());
+	availability_unlock_and_wake(map, may_be_free ? INT_MAX : 0);
 }
 
 /*

@@ -458,7 +458,7 @@ inline recount()
 	}
 }
 
-/* visit_queue(), with the phases DUE_DELAYED and DUE_PROBE */
+/* visit_queue(), with the phases DUE_DELAYED and DUE_LISTENERS */
 inline visit_queue(q)
 {
 	get_map(q, due);
@@ -506,7 +506,7 @@ inline visit_queue(q)
 	:: else -> ok = true
 	fi;
 	if
-	:: unexamined && ok ->		/* claim_scan_probe() */
+	:: unexamined && ok ->		/* the map learns of it: claim_scan_sweep() */
 		d_step { found = is_free[q] };
 		commit(ok);
 		if
