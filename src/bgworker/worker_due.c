@@ -129,7 +129,7 @@ visit_step(void *arg)
 
 	/* What is changed after this, the map counts as later than the visit. */
 	if (visit->phase == DUE_SWEEP)
-		(void) availability_begin_visit(visit->known.queue_id, &visit->known);
+		availability_begin_visit(visit->known.queue_id, &visit->known);
 	visit->exists = task_open_queue(visit->known.queue_id, &visit->paused,
 									&queue);
 	if (!visit->exists)

@@ -77,7 +77,6 @@
 #include "claim/scan_lists.h"
 #include "map/availability.h"
 #include "map/availability_groups.h"
-#include "map/availability_lanes.h"
 #include "map/availability_reserve.h"
 #include "map/availability_view.h"
 #include "map/lanes.h"
@@ -525,7 +524,7 @@ take_of_lanes(ClaimScan *scan, ReserveRequest *request, Round *round)
 {
 	int			n = request->nreserved;
 	int			wanted = scan->request.limit - scan->result.chosen.n;
-	const LaneRange *reserved = availability_lanes();
+	const LaneRange *reserved = availability_reserved();
 	LaneTake	takes[LANES_AT_ONCE];
 	LaneId		lanes[LANES_AT_ONCE];
 	bool		keeps[LANES_AT_ONCE];
@@ -579,7 +578,7 @@ take_of_lanes(ClaimScan *scan, ReserveRequest *request, Round *round)
 static void
 give_back(ClaimScan *scan, int64 scanned_to)
 {
-	availability_give_back(scanned_to, &scan->pass.skipped, scan->pass.now);
+	availability_give_back(&scanned_to, &scan->pass.skipped, scan->pass.now);
 	scan->pass.skipped.n = 0;
 
 	/* What is chosen is free until it is marked, so others have to wait. */
@@ -630,8 +629,7 @@ probe_lane(ClaimScan *scan, LaneTurn *turn, const MessageRange *range)
 
 	/* A claim is to find the lane as it was, with its turn. */
 	scan->pass.skipped.n = 0;
-	availability_give_back(range->first - 1, &scan->pass.skipped,
-						   scan->pass.now);
+	availability_give_back(NULL, &scan->pass.skipped, scan->pass.now);
 	availability_keep_turn();
 	availability_close();
 }

@@ -21,7 +21,7 @@
 #include "catalog/message_id.h"
 #include "claim/claim_scan_internal.h"
 #include "claim/lane_takes.h"
-#include "map/availability_lanes.h"
+#include "map/availability_reserve.h"
 #include "map/message_ranges.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
@@ -71,7 +71,7 @@ begin_takes(Takes *all, LaneTake *takes, int n)
 			slot = (slot + 1) % HASH_SIZE;
 		all->by_hash[slot] = &takes[i];
 		all->in_order[i] = &takes[i];
-		takes[i].range = availability_lanes()[i].range;
+		takes[i].range = availability_reserved()[i].range;
 		takes[i].scanned_to = takes[i].range.first - 1;
 	}
 	qsort(all->in_order, n, sizeof(LaneTake *), compare_ranges);
@@ -247,7 +247,7 @@ lane_takes_scan(ClaimScan *scan, LaneTake *takes, int n)
 	pass->lane_step = LANE_STEP_NONE;
 	for (int i = 0; i < n; i++)
 		scanned_to[i] = takes[i].scanned_to = end_of_take(&all, &takes[i]);
-	availability_give_back_lanes(scanned_to, &passed, pass->now);
+	availability_give_back(scanned_to, &passed, pass->now);
 }
 
 /*
@@ -269,9 +269,9 @@ lane_takes_continue(ClaimScan *scan, LaneTake *takes, int n, int64 width)
 			lanes[nlanes++] = takes[i].lane;
 	if (nlanes == 0)
 		return 0;
-	nlanes = availability_more_of_lanes(lanes, nlanes, width);
+	nlanes = availability_reserve_more(lanes, nlanes, width);
 	for (int i = 0; i < n && kept < nlanes; i++)
-		if (lane_equals(takes[i].lane, availability_lanes()[kept].lane))
+		if (lane_equals(takes[i].lane, availability_reserved()[kept].lane))
 			takes[kept++] = takes[i];
 	return kept;
 }

@@ -104,6 +104,7 @@ reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
 	ScanPass   *pass = &scan->pass;
 	bool		has_rows = message_scan_has_rows(pass->rows, false);
 	int			before;
+	int64		scanned_to;
 	MessageRange range;
 
 	request->has_found = has_rows || scan->result.chosen.n > 0;
@@ -111,8 +112,8 @@ reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
 	{
 		case RESERVE_DONE:
 			before = scan->result.chosen.n;
-			availability_give_back(claim_scan_range(scan, &range),
-								   &pass->skipped, pass->now);
+			scanned_to = claim_scan_range(scan, &range);
+			availability_give_back(&scanned_to, &pass->skipped, pass->now);
 
 			/*
 			 * What is chosen is free until it is marked, so others have to

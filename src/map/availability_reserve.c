@@ -6,11 +6,11 @@
  * NOTES
  *	  See availability.c for the design.  A session may have one range
  *	  reserved at a time, of the map or of a lane, or one of each of several
- *	  lanes (availability_lanes.c); and the worker the delayed messages of one
- *	  queue.  What is reserved is not in the map.  When the session has scanned a
- *	  range, it gives back what others may claim; but it keeps the reservation
- *	  open while there are messages that it has chosen and not marked, because
- *	  these are no longer in the map, and not yet claimed.
+ *	  lanes; and the worker the delayed messages of one queue.  What is reserved
+ *	  is not in the map.  When the session has scanned a range, it gives back
+ *	  what others may claim; but it keeps the reservation open while there are
+ *	  messages that it has chosen and not marked, because these are no longer
+ *	  in the map, and not yet claimed.
  *
  *	  The map counts open reservations ("open"), and is not given back while
  *	  there is one.
@@ -29,7 +29,6 @@
 
 #include "map/availability.h"
 #include "map/availability_groups.h"
-#include "map/availability_lanes.h"
 #include "map/availability_reserve.h"
 #include "map/availability_view.h"
 #include "map/lanes.h"
@@ -52,13 +51,10 @@
 
 typedef enum ReservedKind
 {
-	RESERVED_NOTHING,			/* the rest of a range was given back, or
-								 * several lanes are reserved
-								 * (availability_lanes.c) */
 	RESERVED_FRESH,				/* numbers that were never reserved before */
 	RESERVED_RANGE,				/* another range of the map */
 	RESERVED_OVERFLOW,
-	RESERVED_LANE,				/* a range of a lane */
+	RESERVED_LANE,				/* a range of each of one or more lanes */
 	RESERVED_BOUNDED_LANE		/* of one that has no turn until the range is
 								 * given back */
 } ReservedKind;
@@ -68,9 +64,10 @@ static struct
 {
 	AvailabilityMap *map;
 	ReservedKind kind;
-	MessageRange range;			/* empty once it was given back; not used if
-								 * several lanes are reserved */
-	LaneId		lane;
+	int			n;				/* ranges; 0 once they were given back */
+	LaneRange	ranges[LANES_AT_ONCE];	/* in the order of their turns */
+	bool		reorders;		/* a lane that was taken had no more, so that
+								 * its turn is not where it was */
 }			reserved;
 
 /*
@@ -97,6 +94,8 @@ static void reserve_overflow(AvailabilityMap *map, ReserveRequest *request,
 static bool has_lane_space(const AvailabilityMap *map, ReserveRequest *request);
 static bool reserve_of_groups(AvailabilityMap *map,
 							  ReserveRequest *request);
+static void give_rest_back(AvailabilityMap *map, LaneId lane,
+						   MessageRange *rest, TimestampTz now);
 
 /* --- A range --- */
 
@@ -118,8 +117,7 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 
 	/* What was reserved before is given back by now. */
 	Assert(!xact_has_ended);
-	Assert(reserved.range.last < reserved.range.first ||
-		   reserved.map == NULL);
+	Assert(reserved.n == 0);
 	map = shmem_get_map(request->queue_id);
 
 	/* While we have something reserved, its map is not given back. */
@@ -134,7 +132,6 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 	/* Set anew by what reserves a lane, or overflow as if it were one. */
 	request->is_lane = false;
 	request->awaits_move = false;
-	request->nreserved = 1;
 
 	/* The claim learns that the queue has groups, and begins again. */
 	request->met_lanes = map->has_lanes && !request->has_lanes;
@@ -146,7 +143,8 @@ availability_reserve(ReserveRequest *request, MessageRange *range)
 		if (reserved.map == NULL)
 			map->open++;
 		reserved.map = map;
-		*range = reserved.range;
+		*range = reserved.ranges[0].range;
+		request->nreserved = reserved.n;
 		availability_reservations++;
 		result = RESERVE_DONE;
 	}
@@ -223,6 +221,9 @@ static bool
 reserve_lane(AvailabilityMap *map, ReserveRequest *request)
 {
 	int64		width = Max(request->width, LANE_WIDTH);
+	LaneRange  *first = &reserved.ranges[0];
+	uint32		changes;		/* of no use without a bound */
+	int			max;
 
 	/*
 	 * The worker takes no lanes; nor does a claim that has taken each of them
@@ -237,9 +238,9 @@ reserve_lane(AvailabilityMap *map, ReserveRequest *request)
 	 * group was counted then.
 	 */
 	if (!(request->same_lane &&
-		  lanes_take_more(map, width, request->lane, &reserved.range)) &&
+		  lanes_take_more(map, width, request->lane, &first->range)) &&
 		!lanes_take(map, width, &request->lane, &request->lane_changes,
-					&reserved.range))
+					&first->range))
 		return false;
 
 	/*
@@ -248,14 +249,17 @@ reserve_lane(AvailabilityMap *map, ReserveRequest *request)
 	 */
 	reserved.kind = request->bound > 0 ? RESERVED_BOUNDED_LANE :
 		RESERVED_LANE;
-	reserved.lane = request->lane;
+	first->lane = request->lane;
+	reserved.n = 1;
 	request->is_lane = true;
-	request->nreserved = availability_add_lanes(map, request, width,
-												&reserved.range);
 
-	/* availability_lanes.c has all of them then, and gives them back. */
-	if (request->nreserved > 1)
-		reserved.kind = RESERVED_NOTHING;
+	/* No lane is to be taken twice. */
+	max = Min(Min(request->max_lanes, request->nlanes), LANES_AT_ONCE);
+	while (reserved.n < max &&
+		   lanes_take(map, width, &reserved.ranges[reserved.n].lane,
+					  &changes, &reserved.ranges[reserved.n].range))
+		reserved.n++;
+	reserved.reorders = map->nlanes < request->nlanes;
 	return true;
 }
 
@@ -270,7 +274,7 @@ reserve_overflow(AvailabilityMap *map, ReserveRequest *request, int i,
 	take_range(map, i, width);
 	reserved.kind = RESERVED_OVERFLOW;
 	request->is_lane = is_lane;
-	request->lane = reserved.lane = LANE_OF_OVERFLOW;
+	request->lane = reserved.ranges[0].lane = LANE_OF_OVERFLOW;
 
 	/* What is returned meanwhile stays behind it (is_behind_overflow). */
 	map->open_overflow++;
@@ -399,7 +403,7 @@ pick_fresh(const AvailabilityMap *map)
 static void
 take_fresh(AvailabilityMap *map, int priority, int64 width)
 {
-	MessageRange *range = &reserved.range;
+	MessageRange *range = &reserved.ranges[0].range;
 	int64	   *next = &map->next[priority];
 	int64		end = map->end[priority];
 
@@ -417,6 +421,7 @@ take_fresh(AvailabilityMap *map, int priority, int64 width)
 	/* Where there are lanes, a range that is free at once is overflow. */
 	range->due = map->has_lanes ? DUE_UNKNOWN : DT_NOBEGIN;
 	*next = range->last + 1;
+	reserved.n = 1;
 }
 
 /* Take a range out of the map, or the beginning of a wide one. */
@@ -424,13 +429,15 @@ static void
 take_range(AvailabilityMap *map, int i, int64 width)
 {
 	MessageRange *range = &map->ranges.items[i];
+	MessageRange *taken = &reserved.ranges[0].range;
 
 	width = Max(width, range->due == DT_NOBEGIN ?
 				RETURNED_WIDTH : OVERDUE_WIDTH);
-	reserved.range = *range;
+	*taken = *range;
+	reserved.n = 1;
 
 	/* The sweep may still replace what is left of the range. */
-	reserved.range.is_swept = false;
+	taken->is_swept = false;
 
 	/*
 	 * In a range without a known end, messages may be anywhere: in steps of
@@ -440,72 +447,92 @@ take_range(AvailabilityMap *map, int i, int64 width)
 		message_ranges_remove(&map->ranges, i);
 	else
 	{
-		reserved.range.last = range->first + width - 1;
+		taken->last = range->first + width - 1;
 		range->first += width;
 	}
 }
 
+/* Give back what is left of a range that was reserved.  The map is locked. */
+static void
+give_rest_back(AvailabilityMap *map, LaneId lane, MessageRange *rest,
+			   TimestampTz now)
+{
+	int64	   *next = &map->next[rest->priority];
+
+	if (reserved.kind == RESERVED_LANE ||
+		reserved.kind == RESERVED_BOUNDED_LANE)
+	{
+		/* If there is no space in the lane, the rest becomes overflow. */
+		if (!lanes_give_back(map, lane, rest))
+			availability_add_overflow(map, rest, now);
+		return;
+	}
+	if (rest->first > rest->last)
+		return;
+
+	/* If it had no known end, a push may have set one meanwhile. */
+	rest->last = Min(rest->last, map->end[rest->priority] - 1);
+
+	/*
+	 * Unless numbers behind it were reserved since, "next" goes back, and the
+	 * rest needs no range: it counts as never reserved.
+	 */
+	if (reserved.kind == RESERVED_FRESH && *next == rest->last + 1)
+		*next = rest->first;
+
+	/* Of the overflow, too: availability_close_overflow() follows. */
+	else if (rest->first <= rest->last)
+		message_ranges_add(&map->ranges, rest, now);
+}
+
 /*
- * The caller has scanned the range up to that number: give back the rest of
- * it, and the messages in it that may be free later ("passed").  The
+ * The caller has scanned each range up to that number (NULL: nothing of them):
+ * give back the rest, and the messages that may be free later ("passed").  The
  * reservation stays open.
  */
 void
-availability_give_back(int64 scanned_to, const MessageRanges *passed,
+availability_give_back(const int64 *scanned_to, const MessageRanges *passed,
 					   TimestampTz now)
 {
 	AvailabilityMap *map = reserved.map;
-	ReservedKind kind = reserved.kind;
-	MessageRange rest = reserved.range;
-
-	Assert(map != NULL && scanned_to <= rest.last);
-	rest.first = Max(rest.first, scanned_to + 1);
-
-	/* availability_close_all() must not give it back again after an error. */
-	reserved.range.last = reserved.range.first - 1;
+	int			n = reserved.n;
 
 	/*
 	 * A lane of a queue with a bound, and the overflow, have to be given back
 	 * even if nothing is left: before that the lane has no turn, and what
 	 * comes behind the overflow enters no lane.
 	 */
-	if (rest.first > rest.last && passed->n == 0 &&
-		kind != RESERVED_BOUNDED_LANE && kind != RESERVED_OVERFLOW)
+	bool		changes = passed->n > 0 ||
+	reserved.kind == RESERVED_BOUNDED_LANE ||
+	reserved.kind == RESERVED_OVERFLOW;
+
+	Assert(map != NULL && n > 0);
+
+	/* availability_close_all() must not give it back again after an error. */
+	reserved.n = 0;
+	for (int i = 0; i < n; i++)
+	{
+		MessageRange *rest = &reserved.ranges[i].range;
+
+		Assert(scanned_to == NULL || scanned_to[i] <= rest->last);
+		if (scanned_to != NULL)
+			rest->first = Max(rest->first, scanned_to[i] + 1);
+		changes |= rest->first <= rest->last;
+	}
+	if (!changes)
 		return;
 
 	shmem_lock(&map->lock, LW_EXCLUSIVE);
-	reserved.kind = RESERVED_NOTHING;
-	if (kind == RESERVED_LANE || kind == RESERVED_BOUNDED_LANE)
-	{
-		/* If there is no space in the lane, the rest becomes overflow. */
-		if (!lanes_give_back(map, reserved.lane, &rest))
-			availability_add_overflow(map, &rest, now);
-	}
-	else if (rest.first <= rest.last)
-	{
-		int64	   *next = &map->next[rest.priority];
-
-		/* If it had no known end, a push may have set one meanwhile. */
-		rest.last = Min(rest.last, map->end[rest.priority] - 1);
-
-		/*
-		 * Unless numbers behind it were reserved since, "next" goes back, and
-		 * the rest needs no range: it counts as never reserved.
-		 */
-		if (kind == RESERVED_FRESH && *next == rest.last + 1)
-			*next = rest.first;
-
-		/* Of the overflow, too: availability_close_overflow() follows. */
-		else if (rest.first <= rest.last)
-			message_ranges_add(&map->ranges, &rest, now);
-	}
+	for (int i = 0; i < n; i++)
+		give_rest_back(map, reserved.ranges[i].lane,
+					   &reserved.ranges[i].range, now);
 
 	/* Where there are lanes, we do not know to which one these belong. */
 	for (int i = 0; i < passed->n; i++)
 		availability_add_range(map, LANE_OF_OVERFLOW, &passed->items[i], now);
 
 	/* Only now, because what we have given back may be overflow. */
-	if (kind == RESERVED_OVERFLOW)
+	if (reserved.kind == RESERVED_OVERFLOW)
 	{
 		map->open_overflow--;
 		availability_close_overflow(map);
@@ -524,7 +551,7 @@ availability_give_to_lanes(const LaneRange *ranges, int n, int nfree,
 	AvailabilityMap *map = reserved.map;
 	bool		is_first = reserved.kind == RESERVED_OVERFLOW;
 
-	Assert(map != NULL);
+	Assert(reserved.n == 1);
 	shmem_lock(&map->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < n; i++)
 	{
@@ -555,7 +582,7 @@ availability_keep_turn(void)
 
 	Assert(map != NULL);
 	shmem_lock(&map->lock, LW_EXCLUSIVE);
-	lanes_keep_turn(map, reserved.lane);
+	lanes_keep_turn(map, reserved.ranges[0].lane);
 	LWLockRelease(&map->lock);
 }
 
@@ -574,6 +601,67 @@ availability_close(void)
 	reserved.map = NULL;
 	map->open--;
 	availability_unlock_returned(map);
+}
+
+/* --- Several lanes --- */
+
+/* Returns what is reserved. */
+const LaneRange *
+availability_reserved(void)
+{
+	return reserved.ranges;
+}
+
+/*
+ * The claim has given its ranges of lanes back, and its reservation is still
+ * open: reserve another range of each of n lanes that has more, whether or not
+ * it is its turn.  Returns how many have; they are in the same order.
+ */
+int
+availability_reserve_more(const LaneId *lanes, int n, int64 width)
+{
+	AvailabilityMap *map = reserved.map;
+
+	Assert(reserved.n == 0 && reserved.kind == RESERVED_LANE && map != NULL);
+	shmem_lock(&map->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < n; i++)
+	{
+		LaneRange  *next = &reserved.ranges[reserved.n];
+
+		next->lane = lanes[i];
+		if (lanes_take_more(map, width, lanes[i], &next->range))
+			reserved.n++;
+	}
+	reserved.reorders = true;
+	availability_reservations++;
+	LWLockRelease(&map->lock);
+	return reserved.n;
+}
+
+/*
+ * The claim is done with the n lanes that it has reserved first: those that
+ * keep their turns are the first ones again, and the others the last ones, in
+ * the same order.
+ */
+void
+availability_end_turns(const LaneId *lanes, const bool *keeps, int n)
+{
+	AvailabilityMap *map = reserved.map;
+	bool		any_keeps = false;
+
+	Assert(reserved.n == 0 && map != NULL);
+	for (int i = 0; i < n; i++)
+		any_keeps |= keeps[i];
+	if (!any_keeps && !reserved.reorders)
+		return;
+	shmem_lock(&map->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < n; i++)
+		if (!keeps[i])
+			(void) lanes_end_turn(map, lanes[i]);
+	for (int i = n - 1; i >= 0; i--)
+		if (keeps[i])
+			lanes_keep_turn(map, lanes[i]);
+	LWLockRelease(&map->lock);
 }
 
 /* --- The worker moves delayed messages --- */
@@ -654,9 +742,8 @@ availability_close_all(void)
 {
 	static const MessageRanges none = {0};
 
-	availability_give_back_lanes(NULL, &none, GetCurrentTimestamp());
-	if (reserved.map != NULL)
-		availability_give_back(-1, &none, GetCurrentTimestamp());
+	if (reserved.n > 0)
+		availability_give_back(NULL, &none, GetCurrentTimestamp());
 	availability_close();
 }
 

@@ -15,6 +15,9 @@
 #include "map/message_ranges.h"
 #include "util/limits.h"
 
+/* How many lanes a claim reserves at once, at most */
+#define LANES_AT_ONCE	128
+
 /* What a claim asks of availability_reserve() */
 typedef struct ReserveRequest
 {
@@ -40,8 +43,7 @@ typedef struct ReserveRequest
 	bool		is_lane;		/* the range is one of a lane; else all that
 								 * is free there is to be given to its lane */
 	LaneId		lane;
-	int			nreserved;		/* lanes; if more than 1, availability_lanes.c
-								 * has them */
+	int			nreserved;		/* ranges; several only of lanes */
 	int			space;			/* the range is to be given to lanes, and
 								 * there is space for so many; 0 if that does
 								 * not limit it */
@@ -68,16 +70,23 @@ typedef enum ReserveResult
 /* How often this session has reserved something */
 extern uint64 availability_reservations;
 
-/* A range */
+/* A range, or one of each of several lanes */
 extern ReserveResult availability_reserve(ReserveRequest *request,
 										  MessageRange *range);
-extern void availability_give_back(int64 scanned_to,
+extern void availability_give_back(const int64 *scanned_to,
 								   const MessageRanges *passed,
 								   TimestampTz now);
 extern void availability_give_to_lanes(const LaneRange *ranges, int n,
 									   int nfree, TimestampTz now);
 extern void availability_keep_turn(void);
 extern void availability_close(void);
+
+/* Several lanes */
+extern const LaneRange *availability_reserved(void);
+extern int	availability_reserve_more(const LaneId *lanes, int n,
+									  int64 width);
+extern void availability_end_turns(const LaneId *lanes, const bool *keeps,
+								   int n);
 
 /* The worker moves delayed messages that are due */
 extern bool availability_begin_move(int32 queue_id, TimestampTz now,

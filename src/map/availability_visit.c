@@ -163,22 +163,18 @@ availability_is_due(int32 queue_id, TimestampTz now, bool *is_borrowed)
 	return result;
 }
 
-/*
- * The worker begins a visit.  Returns false if there is no room for the
- * queue's map.
- */
-bool
+/* The worker begins a visit.  There may be no room for the queue's map. */
+void
 availability_begin_visit(int32 queue_id, AvailabilityVisit *visit)
 {
 	AvailabilityMap *map = shmem_get_map(queue_id);
 
 	if (map == NULL)
-		return false;
+		return;
 	fill_visit(visit, map);
 	pg_atomic_write_u64(&map->first_due, (uint64) DT_NOBEGIN);
 	map->new_expires_at = DT_NOEND;
 	LWLockRelease(&map->lock);
-	return true;
 }
 
 /*

@@ -31,7 +31,7 @@ typedef struct AvailabilityVisit
 extern void availability_request_visit(Oid extension, int32 queue_id);
 extern bool availability_is_due(int32 queue_id, TimestampTz now,
 								bool *is_borrowed);
-extern bool availability_begin_visit(int32 queue_id, AvailabilityVisit *visit);
+extern void availability_begin_visit(int32 queue_id, AvailabilityVisit *visit);
 extern void availability_end_visit(const AvailabilityVisit *visit);
 extern void availability_set_quiet(const AvailabilityVisit *visit, bool exists);
 extern void availability_end_expiry(const AvailabilityVisit *visit,
