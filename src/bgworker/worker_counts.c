@@ -6,8 +6,8 @@
  * NOTES
  *	  The worker
  *
- *	  1. counts what prepared transactions have changed, when they are
- *	  committed (prepared_counts.c);
+ *	  1. returns what prepared transactions have changed, when they have ended
+ *	  (prepared.c);
  *
  *	  2. counts the messages of all queues when it starts, and when changes of
  *	  depths were lost (recount.c), in steps;
@@ -26,11 +26,9 @@
 
 #include "access/twophase.h"
 #include "miscadmin.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "bgworker/worker_internal.h"
-#include "catalog/relations.h"
 #include "map/lanes_table.h"
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
@@ -39,13 +37,12 @@
 #include "stats/recount.h"
 #include "storage/counts.h"
 #include "storage/prepared.h"
-#include "storage/prepared_counts.h"
 #include "util/clock.h"
 #include "util/settings.h"
 
 #define COUNTERS_AT_ONCE	64	/* queues whose counters one step writes */
-#define PREPARED_PAUSE	(USECS_PER_SEC / 2) /* between looks for committed
-											 * prepared transactions */
+#define PREPARED_PAUSE	(USECS_PER_SEC / 2) /* between looks for prepared
+											 * transactions that have ended */
 #define RECOUNT_SHARE	20		/* least pause between recounts, in times of
 								 * what the last one took, */
 #define RECOUNT_PAUSE	(10 * USECS_PER_SEC)	/* and this at least */
@@ -85,18 +82,14 @@ static void log_no_room(void);
 static bool
 prepared_step(void *arg)
 {
-	PushActiveSnapshot(GetLatestSnapshot());
-	prepared_counts_take(GetActiveSnapshot(), NULL);
-	PopActiveSnapshot();
-	prepared_return(catalog_queue_oid());
+	prepared_return();
 	return false;
 }
 
 /*
- * Count what prepared transactions have counted that are committed now, and
- * return what those have changed that have ended.  There is no hint whether
- * there are any.  The worker does not sleep for longer than a second
- * (worker.c).
+ * Return what prepared transactions have changed that have ended.  There is no
+ * hint whether there are any.  The worker does not sleep for longer than a
+ * second (worker.c).
  */
 void
 counts_take_prepared(void)
@@ -118,7 +111,15 @@ static bool
 begin_recount(void)
 {
 	if (!depth_is_lost() || clock_monotonic() < next_recount ||
-		task_postponed_for(POSTPONE_RECOUNT, 0) > 0 || !recount_begin())
+		task_postponed_for(POSTPONE_RECOUNT, 0) > 0)
+		return false;
+
+	/*
+	 * The first call of a worker may lose the depths.  After the recount has
+	 * begun that would make another one necessary.
+	 */
+	counts_take_prepared();
+	if (!recount_begin())
 		return false;
 	recount_began = clock_monotonic();
 	return true;

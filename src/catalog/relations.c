@@ -84,7 +84,6 @@ static const struct
 	[CATALOG_JOB_COUNTER] = {"job_counter", Natts_job_counter,
 	CATALOG_JOB_COUNTER_INDEX},
 	[CATALOG_JOB_COUNTER_INDEX] = {"job_counter_idx"},
-	[CATALOG_PREPARED_COUNT] = {"prepared_count", Natts_prepared_count},
 	[CATALOG_HANDLER] = {"handler", Natts_handler, CATALOG_HANDLER_INDEX},
 	[CATALOG_HANDLER_INDEX] = {"handler_idx"},
 	[CATALOG_SECRET] = {"secret"},

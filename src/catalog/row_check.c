@@ -103,7 +103,6 @@ static const TableRules tables[CATALOG_RELATIONS] = {
 			{Anum_job_counter_last_error, RULE_IN_ROW}
 		}
 	},
-	[CATALOG_PREPARED_COUNT] = {Natts_prepared_count},
 	[CATALOG_HANDLER] = {Natts_handler,
 		COLUMN(Anum_handler_teardown_takes_jsonb) |
 		COLUMN(Anum_handler_teardown_schema) |

@@ -186,12 +186,6 @@ typedef enum JobCounter
 #define Anum_job_counter_last_error		(JOB_COUNTERS + 4)
 #define Natts_job_counter				(JOB_COUNTERS + 4)
 
-/*
- * queue_data.prepared_count: changes of depths by prepared transactions; its
- * columns are those of PreparedCount
- */
-#define Natts_prepared_count			6
-
 /* queue_data.dedup_key: deduplication keys */
 #define Anum_dedup_key_queue_id			1
 #define Anum_dedup_key_digest			2

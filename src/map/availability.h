@@ -18,6 +18,7 @@
 #include "catalog/message_id.h"
 #include "catalog/tables.h"
 #include "map/message_ranges.h"
+#include "shmem/depth_state.h"
 #include "shmem/shmem_table.h"
 #include "util/limits.h"
 
@@ -28,15 +29,6 @@ typedef struct DelayedInfo
 								 * DT_NOEND */
 	TimestampTz from;			/* all of them are delayed until then or later */
 } DelayedInfo;
-
-/* The depths of a queue: numbers of messages (counts.c) */
-typedef enum QueueDepth
-{
-	DEPTH_READY,
-	DEPTH_CLAIMED,
-	DEPTH_DELAYED,
-	DEPTHS						/* number of depths */
-} QueueDepth;
 
 /*
  * The availability map of a queue, in shared memory.

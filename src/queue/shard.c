@@ -33,7 +33,7 @@
  *	  those that stay in the tables (shard_write).  A move writes messages by
  *	  COPY, and has them counted (shard_count_copied).  Its transaction is
  *	  prepared, so the worker adds the depths when it is committed
- *	  (prepared_counts.c).
+ *	  (prepared.c).
  *
  *	  Ids of queues and messages do not clash when a shard moves to another
  *	  server, because the server's number is in each (numbers.c).

@@ -39,8 +39,11 @@
  *	  taken before it ended, and so were those of all earlier steps.  Where
  *	  that does not decide, the recount is of no use, and another one follows.
  *
- *	  A prepared transaction has written its changes to a table: the snapshot
- *	  shows these rows if it shows its messages (prepared_counts.c).
+ *	  None of that asks how long ago the transaction has left the array: every
+ *	  step since then shows it.  So the worker may add what a prepared
+ *	  transaction has changed some time after its end (prepared.c).  Only, the
+ *	  more steps there were since, the less the last one can decide.  So the
+ *	  worker does that just before it begins a step.
  *
  *	  4. Claims that run out.  A claim or a sweep that meets a message whose
  *	  claim has ended counts it as ready, and marks the row, in place
@@ -86,14 +89,11 @@ typedef struct SharedRecount
 
 static SharedRecount *shared = NULL;
 
-/* The transaction that is about to commit */
-static TransactionId committing = InvalidTransactionId;
-
 static void init_recount(void *area);
 static void attach_recount(void *area);
 static DepthState *my_depth_state(void);
 static void depth_lose(DepthState *state);
-static bool is_shown_by_last_step(bool *known);
+static bool is_shown_by_last_step(TransactionId xid, bool *known);
 
 /* --- Setting up --- */
 
@@ -284,21 +284,13 @@ depth_has_counted(int32 queue_id, int64 id, uint64 *generation)
 	return result;
 }
 
-/* The transaction is about to commit. */
-void
-depth_before_commit(void)
-{
-	database_join();
-	committing = GetTopTransactionIdIfAny();
-}
-
 /*
- * Returns whether the snapshot of the last step shows the transaction that
- * has just committed.  *known is set to false if that is not known.  The
- * caller has locked it.
+ * Returns whether the snapshot of the last step shows a transaction that has
+ * committed.  *known is set to false if that is not known.  The caller has
+ * locked it.
  */
 static bool
-is_shown_by_last_step(bool *known)
+is_shown_by_last_step(TransactionId xid, bool *known)
 {
 	SnapshotData snapshot = {
 		.snapshot_type = SNAPSHOT_MVCC,
@@ -313,19 +305,19 @@ is_shown_by_last_step(bool *known)
 	 * transactions than there is room for.
 	 */
 	*known = shared->database == MyDatabaseId && shared->n <= XIDS_MAX;
-	return *known && TransactionIdIsValid(committing) &&
-		!XidInMVCCSnapshot(committing, &snapshot);
+	return *known && TransactionIdIsValid(xid) &&
+		!XidInMVCCSnapshot(xid, &snapshot);
 }
 
 /*
  * The transaction has committed, and left the array of running ones.  Returns
- * whether a change of messages with ids from first to last has to be added to
- * the depths.  depth_has_counted() has returned "counted" for each of them,
- * in that generation.  Sets *generation to the one to which it is added.
+ * whether its change has to be added to the depths.  depth_has_counted() has
+ * returned "counted" for each of the messages, in that generation.  Sets
+ * *generation to the one to which it is added.
  */
 bool
-depth_adds_change(uint64 *generation, bool counted, int32 queue_id,
-				  int64 first, int64 last)
+depth_adds_change(int32 queue_id, const DepthChange *change,
+				  TransactionId xid, uint64 *generation)
 {
 	DepthState *state = my_depth_state();
 	bool		result;
@@ -334,29 +326,31 @@ depth_adds_change(uint64 *generation, bool counted, int32 queue_id,
 	pg_memory_barrier();
 	if (state == NULL)
 		return false;
-	if (counted && *generation == pg_atomic_read_u64(&state->generation))
+	*generation = pg_atomic_read_u64(&state->generation);
+	if (change->counted && change->generation == *generation)
 		return true;
 
 	shmem_lock(&shared->lock, LW_SHARED);
 	*generation = pg_atomic_read_u64(&state->generation);
 
 	/* A later step shows us. */
-	if (!depth_cursor_is_behind(&state->cursor, queue_id, first))
+	if (!depth_cursor_is_behind(&state->cursor, queue_id, change->first))
 		result = false;
 	else
 	{
 		bool		known;
-		bool		shown = is_shown_by_last_step(&known);
+		bool		shown = is_shown_by_last_step(xid, &known);
 
 		/* Another transaction is needed to know only part of the change. */
-		if (!depth_cursor_is_behind(&state->cursor, queue_id, last))
+		if (!depth_cursor_is_behind(&state->cursor, queue_id, change->last))
 			known = false;
 
 		/*
 		 * The last step shows us, but has not read the messages, and we
 		 * cannot tell what the step that did has seen.
 		 */
-		else if (shown && depth_cursor_is_behind(&state->step, queue_id, first))
+		else if (shown && depth_cursor_is_behind(&state->step, queue_id,
+												 change->first))
 			known = false;
 		if (!known)
 			depth_lose(state);

@@ -14,6 +14,15 @@
 #include "port/atomics.h"
 #include "utils/snapshot.h"
 
+/* The depths of a queue: numbers of messages (counts.c) */
+typedef enum QueueDepth
+{
+	DEPTH_READY,
+	DEPTH_CLAIMED,
+	DEPTH_DELAYED,
+	DEPTHS						/* number of depths */
+} QueueDepth;
+
 /* How far a recount has come: it has counted what is before */
 typedef struct DepthCursor
 {
@@ -36,6 +45,17 @@ depth_cursor_is_behind(const DepthCursor *cursor, int32 queue_id, int64 id)
 	return queue_id != cursor->queue_id ? queue_id < cursor->queue_id :
 		id < cursor->id;
 }
+
+/* How a transaction changes the depths of a queue */
+typedef struct DepthChange
+{
+	int64		n[DEPTHS];
+	int64		first;			/* lowest id of the messages that it has
+								 * changed, and the */
+	int64		last;			/* highest one; lower than first: none */
+	uint64		generation;		/* in which it has changed them; */
+	bool		counted;		/* a recount had passed them by then */
+} DepthChange;
 
 /*
  * A part of DatabaseState.  The atomic fields need no lock, except that the
@@ -72,9 +92,8 @@ extern void depth_set_incomplete(void);
 
 /* A transaction that changes them */
 extern bool depth_has_counted(int32 queue_id, int64 id, uint64 *generation);
-extern void depth_before_commit(void);
-extern bool depth_adds_change(uint64 *generation, bool counted,
-							  int32 queue_id, int64 first, int64 last);
+extern bool depth_adds_change(int32 queue_id, const DepthChange *change,
+							  TransactionId xid, uint64 *generation);
 
 /* A recount, for the worker */
 extern bool depth_is_lost(void);

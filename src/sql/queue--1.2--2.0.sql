@@ -127,32 +127,9 @@ COMMENT ON TABLE queue_data.finished_ring IS
 --
 -- Depths
 --
--- The rows need not be kept: the worker counts all messages after the update.
+-- What prepared transactions have written to it is not needed: the worker counts all
+-- messages after the update.
 DROP TABLE queue_data.prepared_count;
-CREATE TABLE queue_data.prepared_count (
-    queue_id integer NOT NULL,
-    ready    bigint NOT NULL,
-    claimed  bigint NOT NULL,
-    delayed  bigint NOT NULL,
-    first_id bigint NOT NULL,
-    last_id  bigint NOT NULL
-) USING heap;
-ALTER TABLE queue_data.prepared_count REPLICA IDENTITY FULL;
-COMMENT ON TABLE queue_data.prepared_count IS
-'how prepared transactions change the numbers of messages: visible when they are committed, and then counted by the background worker';
-REVOKE ALL ON queue_data.prepared_count FROM PUBLIC;
-CREATE TRIGGER not_replicated
-    BEFORE INSERT OR UPDATE OR DELETE ON queue_data.prepared_count
-    FOR EACH ROW EXECUTE FUNCTION queue_data.not_replicated();
-ALTER TABLE queue_data.prepared_count ENABLE ALWAYS TRIGGER not_replicated;
-COMMENT ON TRIGGER not_replicated ON queue_data.prepared_count IS
-'leaves out the rows that a subscription writes';
-CREATE TRIGGER superusers_only
-    BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON queue_data.prepared_count
-    FOR EACH STATEMENT EXECUTE FUNCTION queue_data.superusers_only();
-ALTER TABLE queue_data.prepared_count ENABLE ALWAYS TRIGGER superusers_only;
-COMMENT ON TRIGGER superusers_only ON queue_data.prepared_count IS
-'refuses SQL of roles that are not superusers';
 
 --
 -- Messages

@@ -606,21 +606,6 @@ COMMENT ON TABLE queue_data.job_counter IS
 'counters of each queue since that time, and its last error, padded with zero bytes; job_stats adds what is not written yet';
 COMMENT ON INDEX queue_data.job_counter_idx IS 'counters by queue';
 
--- How prepared transactions change the numbers of ready, claimed and delayed
--- messages, to be counted when they are committed; and the lowest and the highest
--- id of these messages.
-CREATE TABLE queue_data.prepared_count (
-    queue_id integer NOT NULL,
-    ready    bigint NOT NULL,
-    claimed  bigint NOT NULL,
-    delayed  bigint NOT NULL,
-    first_id bigint NOT NULL,
-    last_id  bigint NOT NULL
-) USING heap;
-ALTER TABLE queue_data.prepared_count REPLICA IDENTITY FULL;
-COMMENT ON TABLE queue_data.prepared_count IS
-'how prepared transactions change the numbers of messages: visible when they are committed, and then counted by the background worker';
-
 --
 -- Several servers
 --

@@ -13,9 +13,7 @@
  *	  A step has to know where it ends before it takes its snapshot.  So it
  *	  reads ahead in the indexes (find_step_end): a step counts either some
  *	  queues as a whole, or a part of a large queue.  Then it counts what its
- *	  snapshot shows, and adds that to the availability maps.  It also deletes
- *	  the counts of prepared transactions that the snapshot shows, since it
- *	  shows their messages.
+ *	  snapshot shows, and adds that to the availability maps.
  *
  *	  A recount also notes in maps that are new when the first message is due
  *	  in their queues (worker_due.c).
@@ -45,7 +43,7 @@
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
-#include "storage/prepared_counts.h"
+#include "storage/prepared.h"
 #include "storage/row.h"
 #include "util/compat.h"
 #include "util/hash.h"
@@ -114,12 +112,19 @@ recount_step(void)
 	PushActiveSnapshot(GetLatestSnapshot());
 	more = find_step_end(&tables, &end);
 	PopActiveSnapshot();
+
+	/*
+	 * What prepared transactions have changed in messages that earlier steps
+	 * have read can be added only as long as the snapshot of the last step
+	 * does not show them (depth_adds_change).  So we add it now; only if one
+	 * commits just here, another recount is needed.
+	 */
+	prepared_return();
 	snapshot = depth_begin_step(&end);
 
 	/* The launcher has given the entry away: begin anew if it comes back. */
 	if (snapshot == NULL)
 		message_scan_lock_error();
-	prepared_counts_take(snapshot, &reached);
 	found = hash_create_blobs("counted queues", sizeof(int32),
 							  sizeof(CountedQueue), CurrentMemoryContext);
 	for (int i = 0; i < ALL_SEGMENTS; i++)

@@ -32,8 +32,8 @@
  *
  *	  The events of a transaction that is prepared count at once, as if it had
  *	  committed.  But depths have to be right, and it may be rolled back yet.
- *	  So it writes their changes to a table, and the worker counts them when it
- *	  can see the rows (prepared_counts.c).
+ *	  So their changes are left to the worker, which adds them after the commit
+ *	  (prepared.c).
  *
  * src/storage/counts.c
  *
@@ -41,7 +41,7 @@
  */
 #include "postgres.h"
 
-#include "commands/extension.h"
+#include "access/xact.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -52,14 +52,13 @@
 #include "shmem/depth_state.h"
 #include "shmem/shmem.h"
 #include "storage/counts.h"
-#include "storage/prepared_counts.h"
 
 /* How many of the last records are searched for one to add to */
 #define LOOK_BACK	8
 
 static CountRecord *count_record(int32 queue_id, uint64 generation,
 								 bool counted);
-static CountRecord *depth_record(int32 queue_id, int64 first, int64 last);
+static int64 *depths_to_change(int32 queue_id, int64 first, int64 last);
 static bool all_zero(const int64 *n, int count);
 static void add_depths_to_map(AvailabilityMap *map, uint64 generation,
 							  const int64 *depths);
@@ -69,6 +68,7 @@ static void add_depths_now(AvailabilityMap *map, uint64 generation,
 						   const int64 *depths);
 static AvailabilityMap *find_counted_map(const CountRecord *record,
 										 bool with_depths);
+static bool changes_depths(const DepthChange *change);
 static bool adds_depths(const CountRecord *record, XactEvent event,
 						uint64 *generation);
 static void counts_before_end(XactEvent event);
@@ -106,35 +106,35 @@ count_record(int32 queue_id, uint64 generation, bool counted)
 		if (record->queue_id == queue_id &&
 			record->xact.nest_level == level &&
 			record->extension == extension &&
-			(generation == 0 || record->first > record->last ||
-			 (record->generation == generation &&
-			  record->counted == counted)))
+			(generation == 0 || record->depths.first > record->depths.last ||
+			 (record->depths.generation == generation &&
+			  record->depths.counted == counted)))
 			return record;
 	}
 	record = xact_add(&records);
 	record->extension = extension;
 	record->queue_id = queue_id;
-	record->first = PG_INT64_MAX;
-	record->last = PG_INT64_MIN;
+	record->depths.first = PG_INT64_MAX;
+	record->depths.last = PG_INT64_MIN;
 	return record;
 }
 
 /*
- * Returns the record for a change of the depths of a queue, by messages with
- * ids from first to last.
+ * Returns the numbers to which a change of the depths of a queue is added, by
+ * messages with ids from first to last.
  */
-static CountRecord *
-depth_record(int32 queue_id, int64 first, int64 last)
+static int64 *
+depths_to_change(int32 queue_id, int64 first, int64 last)
 {
 	uint64		generation;
 	bool		counted = depth_has_counted(queue_id, last, &generation);
-	CountRecord *record = count_record(queue_id, generation, counted);
+	DepthChange *change = &count_record(queue_id, generation, counted)->depths;
 
-	record->generation = generation;
-	record->counted = counted;
-	record->first = Min(record->first, first);
-	record->last = Max(record->last, last);
-	return record;
+	change->generation = generation;
+	change->counted = counted;
+	change->first = Min(change->first, first);
+	change->last = Max(change->last, last);
+	return change->n;
 }
 
 /* Count n events of a queue, if the subtransaction commits. */
@@ -153,28 +153,17 @@ void
 counts_add_rows(int32 queue_id, int64 first, int64 last, QueueDepth depth,
 				int n)
 {
-	depth_record(queue_id, first, last)->depths[depth] += n;
+	depths_to_change(queue_id, first, last)[depth] += n;
 }
 
 /* Count a message for another depth than before. */
 void
 counts_move_row(int32 queue_id, int64 id, QueueDepth from, QueueDepth to)
 {
-	CountRecord *record = depth_record(queue_id, id, id);
+	int64	   *depths = depths_to_change(queue_id, id, id);
 
-	record->depths[from]--;
-	record->depths[to]++;
-}
-
-/* Count these changes of depths by messages with ids from first to last. */
-void
-counts_add_depths(int32 queue_id, int64 first, int64 last,
-				  const int64 *depths)
-{
-	CountRecord *record = depth_record(queue_id, first, last);
-
-	for (int i = 0; i < DEPTHS; i++)
-		record->depths[i] += depths[i];
+	depths[from]--;
+	depths[to]++;
 }
 
 /* Set the last error of a queue, if the subtransaction commits. */
@@ -255,7 +244,7 @@ add_record_to_map(const CountRecord *record, AvailabilityMap *map,
 		wake = true;
 	}
 	if (with_depths)
-		add_depths_to_map(map, generation, record->depths);
+		add_depths_to_map(map, generation, record->depths.n);
 	LWLockRelease(&map->lock);
 	return wake;
 }
@@ -326,7 +315,7 @@ counts_read_depths(int32 queue_id, int64 *depths)
 
 		if (record->queue_id == queue_id && record->extension == extension)
 			for (int j = 0; j < DEPTHS; j++)
-				depths[j] += record->depths[j];
+				depths[j] += record->depths.n[j];
 	}
 
 	/*
@@ -340,29 +329,12 @@ counts_read_depths(int32 queue_id, int64 *depths)
 
 /* --- The end of a transaction --- */
 
-/* Callback before commit or prepare. */
+/* Callback before commit or prepare: the worker is told of its end. */
 static void
 counts_before_end(XactEvent event)
 {
-	if (records.n == 0)
-		return;
-
-	if (event == XACT_EVENT_PRE_COMMIT)
-	{
-		depth_before_commit();
-		return;
-	}
-
-	/* If the transaction has dropped the extension, there is no table. */
-	if (!OidIsValid(get_extension_oid("queue", true)))
-		return;
-	for (int i = 0; i < records.n; i++)
-	{
-		const CountRecord *record = xact_record(&records, i);
-
-		if (record->first <= record->last)
-			prepared_counts_write(record);
-	}
+	if (records.n > 0)
+		database_join();
 }
 
 /*
@@ -385,6 +357,15 @@ find_counted_map(const CountRecord *record, bool with_depths)
 	return shmem_find_map(record->extension, record->queue_id);
 }
 
+/* Returns whether a change may have to be added to the depths. */
+static bool
+changes_depths(const DepthChange *change)
+{
+	/* A recount may count only one of two changes that make up for another. */
+	return !all_zero(change->n, DEPTHS) ||
+		(!change->counted && change->first <= change->last);
+}
+
 /*
  * The transaction has ended.  Returns whether the depths of a record have to
  * be added, and sets *generation to the one to which.
@@ -392,17 +373,10 @@ find_counted_map(const CountRecord *record, bool with_depths)
 static bool
 adds_depths(const CountRecord *record, XactEvent event, uint64 *generation)
 {
-	*generation = record->generation;
-
-	/* A recount may count only one of two changes that make up for another. */
-	if (all_zero(record->depths, DEPTHS) &&
-		(record->counted || record->first > record->last))
-		return false;
-
-	/* A prepared transaction has written its depths to a table. */
-	return event == XACT_EVENT_COMMIT &&
-		depth_adds_change(generation, record->counted, record->queue_id,
-						  record->first, record->last);
+	/* Those of a prepared transaction are left to the worker. */
+	return event == XACT_EVENT_COMMIT && changes_depths(&record->depths) &&
+		depth_adds_change(record->queue_id, &record->depths,
+						  GetTopTransactionIdIfAny(), generation);
 }
 
 /*
@@ -419,7 +393,7 @@ counts_after_end(XactEvent event)
 	for (int i = 0; i < records.n; i++)
 	{
 		const CountRecord *record = xact_record(&records, i);
-		uint64		generation;
+		uint64		generation = 0;
 		bool		depths = adds_depths(record, event, &generation);
 
 		if (depths || !all_zero(record->n, JOB_COUNTERS))
@@ -428,4 +402,48 @@ counts_after_end(XactEvent event)
 	}
 	if (wake)
 		database_wake(GetCurrentTimestamp() + COUNTS_PAUSE, false);
+}
+
+/* --- Prepared transactions --- */
+
+/*
+ * The transaction is prepared.  Get what is to be added to the depths if it
+ * commits.  Returns false if a record has nothing of that.
+ */
+bool
+counts_prepare(const CountRecord *record, PreparedDepths *depths)
+{
+	if (!changes_depths(&record->depths))
+		return false;
+	depths->extension = record->extension;
+	depths->queue_id = record->queue_id;
+	depths->change = record->depths;
+	return true;
+}
+
+/*
+ * For the worker: add what a transaction that was prepared, and has committed,
+ * has changed.
+ */
+void
+counts_return_prepared(const PreparedDepths *depths, TransactionId xid)
+{
+	AvailabilityMap *map;
+	uint64		generation;
+
+	/* The extension was dropped since, and created again. */
+	if (depths->extension != catalog_queue_oid())
+		return;
+	if (!depth_adds_change(depths->queue_id, &depths->change, xid, &generation))
+		return;
+
+	/*
+	 * Make a map if the queue has none, as one that has just come from
+	 * another server, or that had no messages: without a map the depths would
+	 * be lost.  We visit the queue then, to find out what is free.
+	 */
+	map = shmem_get_map(depths->queue_id);
+	if (map != NULL)
+		database_wake(map_wake_at(map), false);
+	add_depths_now(map, generation, depths->change.n);
 }

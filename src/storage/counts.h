@@ -14,7 +14,7 @@
 
 #include "catalog/message_id.h"
 #include "catalog/tables.h"
-#include "map/availability.h"
+#include "shmem/depth_state.h"
 #include "util/xact.h"
 
 /* How long after they were added the worker writes counts to the table */
@@ -27,15 +27,18 @@ typedef struct CountRecord
 	Oid			extension;
 	int32		queue_id;
 	int64		n[JOB_COUNTERS];
-	int64		depths[DEPTHS];
-	int64		first;			/* lowest id of the messages whose depths it
-								 * has changed, and the */
-	int64		last;			/* highest one; lower than first: none */
-	uint64		generation;		/* in which it has changed them; */
-	bool		counted;		/* a recount had passed them by then */
+	DepthChange depths;
 	char	   *error;			/* the queue's last error, or NULL */
 	TimestampTz error_at;
 } CountRecord;
+
+/* How a prepared transaction changes the depths of a queue */
+typedef struct PreparedDepths
+{
+	Oid			extension;
+	int32		queue_id;
+	DepthChange change;
+} PreparedDepths;
 
 /* Returns the depth for which a row counts; see counts.c. */
 static inline QueueDepth
@@ -55,13 +58,16 @@ extern void counts_add_rows(int32 queue_id, int64 first, int64 last,
 							QueueDepth depth, int n);
 extern void counts_move_row(int32 queue_id, int64 id, QueueDepth from,
 							QueueDepth to);
-extern void counts_add_depths(int32 queue_id, int64 first, int64 last,
-							  const int64 *depths);
 extern void counts_set_error(int32 queue_id, const char *error, int length);
 
 /* What was counted: the records are those from 0 on; NULL at the end */
 extern const CountRecord *counts_record(int i);
 extern void counts_read_depths(int32 queue_id, int64 *depths);
+
+/* What a prepared transaction has counted */
+extern bool counts_prepare(const CountRecord *record, PreparedDepths *depths);
+extern void counts_return_prepared(const PreparedDepths *depths,
+								   TransactionId xid);
 
 /* Counting at once */
 extern void counts_end_claim(int32 queue_id, uint64 generation);

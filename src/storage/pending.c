@@ -95,6 +95,7 @@ static void return_at_end(const PendingChange *record, bool commit,
 						  TimestampTz now);
 static void prepare_record(const PendingChange *record);
 static void return_all_records(XactEvent event);
+static bool all_is_recorded(void);
 static void forget_all_maps(void);
 static bool end_uses_maps(void);
 static void return_to_maps(XactEvent event);
@@ -333,25 +334,32 @@ static void
 return_all_records(XactEvent event)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	bool		moves = false;
 
 	for (int i = 0; i < pending_list.n; i++)
 	{
 		const PendingChange *record = pending_list_at(i);
 
-		moves |= record->target == TARGET_MOVE;
 		if (event == XACT_EVENT_PREPARE)
 			prepare_record(record);
 		else
 			return_at_end(record, event == XACT_EVENT_COMMIT, now);
 	}
+}
+
+/* Returns whether there are records of all that the transaction has changed. */
+static bool
+all_is_recorded(void)
+{
+	bool		moves = false;
+
+	for (int i = 0; i < pending_list.n; i++)
+		moves |= pending_list_at(i)->target == TARGET_MOVE;
 
 	/*
-	 * There are no records of rows that other SQL has written, but for those
-	 * that a move of a shard has copied: their queues are visited.
+	 * There are none of rows that other SQL has written, but for those that a
+	 * move of a shard has copied: their queues are visited.
 	 */
-	if (event == XACT_EVENT_PREPARE)
-		prepared_add_changes(!too_many && (moves || !OidIsValid(restored)));
+	return !too_many && (moves || !OidIsValid(restored));
 }
 
 /* For the worker: return a change of a transaction that was prepared. */
@@ -445,6 +453,8 @@ pending_end(XactEvent event)
 	segment_end_transaction(event == XACT_EVENT_COMMIT);
 	if (end_uses_maps())
 		return_to_maps(event);
+	if (event == XACT_EVENT_PREPARE)
+		prepared_add(all_is_recorded());
 	Assert(!availability_is_reserving());
 	restored = InvalidOid;
 	too_many = false;

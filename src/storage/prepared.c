@@ -5,16 +5,16 @@
  *
  * NOTES
  *	  No callback runs at COMMIT PREPARED or ROLLBACK PREPARED.  So a
- *	  transaction that is prepared adds the records of its changes (pending.c)
- *	  to a list in shared memory, with its transaction id.  The worker of the
- *	  database looks twice a second which of these transactions have ended, and
- *	  returns their records to the availability maps, as the callback of a
- *	  commit or a rollback does.
+ *	  transaction that is prepared adds to a list in shared memory, with its
+ *	  transaction id, the records of its changes (pending.c), and how it
+ *	  changes the depths of queues (counts.c).  The worker of the database looks
+ *	  twice a second which of these transactions have ended, and does what the
+ *	  callbacks of a commit or a rollback do.
  *
- *	  The list has no room for very many changes, and a restart loses it.
- *	  Then the worker notes which transactions are prepared whose changes it
- *	  does not know, and when one of them has ended, all maps of the database
- *	  forget what they know.
+ *	  The list has no room for very many records, and a restart loses it.
+ *	  Then the worker notes which transactions are prepared of which it does
+ *	  not know what they have changed.  When one of them has ended, all maps of
+ *	  the database forget what they know, and all messages are counted anew.
  *
  * src/storage/prepared.c
  *
@@ -30,46 +30,64 @@
 #include "storage/procarray.h"
 #include "utils/memutils.h"
 
-#include "map/availability.h"
-#include "map/shmem_maps.h"
+#include "catalog/relations.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
+#include "storage/counts.h"
 #include "storage/pending_internal.h"
 #include "storage/prepared.h"
 
-#define PREPARED_MAX	2048	/* changes */
+#define PREPARED_MAX	4096	/* items */
 
-/* A change of a transaction that is, or was, prepared */
-typedef struct PreparedChange
+/* What an item is about */
+typedef enum PreparedKind
+{
+	PREPARED_DEPTHS,			/* the depths of a queue */
+	PREPARED_CHANGE				/* messages, or a queue */
+} PreparedKind;
+
+/* What a transaction that is, or was, prepared has changed */
+typedef struct PreparedItem
 {
 	Oid			database;
 	TransactionId xid;
-	PendingChange change;
-} PreparedChange;
+	PreparedKind kind;
+	union
+	{
+		PreparedDepths depths;
+		PendingChange change;
+	}			record;
+} PreparedItem;
 
 typedef struct SharedPrepared
 {
 	LWLock		lock;
 	int			n;
-	PreparedChange items[PREPARED_MAX];
+	PreparedItem items[PREPARED_MAX];
 } SharedPrepared;
 
 static SharedPrepared *shared = NULL;
 
 /*
- * In the worker: prepared transactions of the database whose changes are not
- * in the list, or not all of them
+ * In the worker: prepared transactions of the database whose items are not in
+ * the list
  */
 static int	nunknown = 0;
 static TransactionId *unknown = NULL;
 
+/* In the worker: prepared_return() runs, or has failed */
+static bool is_returning = false;
+
 static void init_prepared(void *area);
 static void attach_prepared(void *area);
 static void make_room(void);
+static PreparedItem *next_item(PreparedKind kind);
+static int	take_ended(PreparedItem *items);
+static void return_item(const PreparedItem *item);
+static void return_ended(void);
 static bool is_listed(TransactionId xid);
 static void find_unknown(void);
 static bool forget_ended(void);
-static int	return_ended(void);
 
 static void
 init_prepared(void *area)
@@ -94,7 +112,7 @@ prepared_init(void)
 }
 
 /*
- * Drop the changes of transactions that have ended, in whatever database: where
+ * Drop the items of transactions that have ended, in whatever database: where
  * no worker runs, they would stay for ever.  One that begins to run there has
  * all maps forget.
  */
@@ -105,7 +123,7 @@ make_room(void)
 
 	for (int i = 0; i < shared->n; i++)
 	{
-		const PreparedChange *item = &shared->items[i];
+		const PreparedItem *item = &shared->items[i];
 
 		if (TransactionIdIsInProgress(item->xid))
 			shared->items[kept++] = *item;
@@ -115,32 +133,54 @@ make_room(void)
 	shared->n = kept;
 }
 
+/* Returns the next item of the list, for the open transaction. */
+static PreparedItem *
+next_item(PreparedKind kind)
+{
+	PreparedItem *item = &shared->items[shared->n];
+
+	item->database = MyDatabaseId;
+	item->xid = GetTopTransactionId();
+	item->kind = kind;
+	return item;
+}
+
 /*
- * The open transaction is prepared, and is not this session's any more: add
- * its changes to the list, all of them or none; with "all", these are all that
- * it has made.
+ * The open transaction is prepared, and is not this session's any more, but no
+ * other one can end it yet: add what it has changed to the list, all of it or
+ * nothing.  With "all", the pending changes are all that it has made.
  */
 void
-prepared_add_changes(bool all)
+prepared_add(bool all)
 {
-	int			n = pending_list.n;
+	const CountRecord *count;
+	int			ncounts = 0;
 
+	while (counts_record(ncounts) != NULL)
+		ncounts++;
+	if (all && ncounts == 0 && pending_list.n == 0)
+		return;
 	shmem_lock(&shared->lock, LW_EXCLUSIVE);
-	if (n > PREPARED_MAX - shared->n)
+	if (ncounts + pending_list.n > PREPARED_MAX - shared->n)
 		make_room();
-	if (!all || n > PREPARED_MAX - shared->n)
+	if (!all || ncounts + pending_list.n > PREPARED_MAX - shared->n)
 	{
 		LWLockRelease(&shared->lock);
 		database_record_prepared(database_mine());
 		return;
 	}
-	for (int i = 0; i < n; i++)
-	{
-		PreparedChange *new = &shared->items[shared->n++];
 
-		new->database = MyDatabaseId;
-		new->xid = GetTopTransactionId();
-		new->change = *pending_list_at(i);
+	/*
+	 * Messages are counted before they are reported, as by the callbacks of a
+	 * commit (module.c): then the queue has a map.
+	 */
+	for (int i = 0; (count = counts_record(i)) != NULL; i++)
+		if (counts_prepare(count, &next_item(PREPARED_DEPTHS)->record.depths))
+			shared->n++;
+	for (int i = 0; i < pending_list.n; i++)
+	{
+		next_item(PREPARED_CHANGE)->record.change = *pending_list_at(i);
+		shared->n++;
 	}
 	LWLockRelease(&shared->lock);
 }
@@ -148,45 +188,78 @@ prepared_add_changes(bool all)
 /* --- For the worker --- */
 
 /*
- * Return the changes of transactions that have ended.  Returns how many there
- * were.
+ * Take the items of transactions of this database that have ended out of the
+ * list.  Returns how many there are.
  */
 static int
-return_ended(void)
+take_ended(PreparedItem *items)
 {
 	int			kept = 0;
-	int			returned = 0;
+	int			taken = 0;
 	TransactionId last = InvalidTransactionId;
 	bool		has_ended = false;
-	bool		commit = false;
 
-	/*
-	 * Under the lock: if it were only copied, an error would lose what is not
-	 * returned yet.
-	 */
 	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < shared->n; i++)
 	{
-		PreparedChange *item = &shared->items[i];
+		const PreparedItem *item = &shared->items[i];
 
-		/* The changes of a transaction follow each other. */
+		/* The items of a transaction follow each other. */
 		if (item->database == MyDatabaseId && item->xid != last)
 		{
 			last = item->xid;
 			has_ended = !TransactionIdIsInProgress(last);
-			commit = has_ended && TransactionIdDidCommit(last);
 		}
 		if (item->database == MyDatabaseId && has_ended)
-		{
-			pending_return_prepared(&item->change, commit);
-			returned++;
-		}
+			items[taken++] = *item;
 		else
 			shared->items[kept++] = *item;
 	}
 	shared->n = kept;
 	LWLockRelease(&shared->lock);
-	return returned;
+	return taken;
+}
+
+static void
+return_item(const PreparedItem *item)
+{
+	bool		commit = TransactionIdDidCommit(item->xid);
+
+	switch (item->kind)
+	{
+		case PREPARED_DEPTHS:
+			if (commit)
+				counts_return_prepared(&item->record.depths, item->xid);
+			break;
+		case PREPARED_CHANGE:
+			pending_return_prepared(&item->record.change, commit);
+			break;
+	}
+}
+
+/* Return the items of transactions that have ended. */
+static void
+return_ended(void)
+{
+	PreparedItem *items;
+	int			n;
+
+	/* Without the lock: what is missed is found the next time. */
+	if (shared->n == 0)
+		return;
+	items = palloc(PREPARED_MAX * sizeof(PreparedItem));
+
+	/*
+	 * Not under the lock of the list, since a map may have to be made, for
+	 * which the table of queues is read.  An error loses what is left.
+	 */
+	n = take_ended(items);
+	for (int i = 0; i < n; i++)
+		return_item(&items[i]);
+	pfree(items);
+	if (n > 0)
+		ereport(DEBUG2,
+				(errmsg_internal("returned the changes of prepared transactions")));
 }
 
 static bool
@@ -241,25 +314,26 @@ forget_ended(void)
 
 /* Return what prepared transactions have changed that have ended. */
 void
-prepared_return(Oid extension)
+prepared_return(void)
 {
 	static bool has_looked = false;
-	bool		forget;
+	bool		forget = is_returning;	/* the last call has lost items */
 
-	if (return_ended() > 0)
-		ereport(DEBUG2,
-				(errmsg_internal("returned the changes of prepared transactions")));
+	is_returning = true;
+	return_ended();
 
 	/*
-	 * The worker has just started; or there was no room for the changes of
-	 * one that was prepared since, which may have ended already.
+	 * The worker has just started; or there was no room for the items of a
+	 * transaction that was prepared since, which may have ended already.
 	 */
-	forget = database_take_prepared();
+	if (database_take_prepared())
+		forget = true;
 	if (forget || !has_looked)
 		find_unknown();
 	has_looked = true;
 	if (forget_ended() || forget)
-		pending_forget_all(extension);
+		pending_forget_all(catalog_queue_oid());
+	is_returning = false;
 }
 
 /*
@@ -269,5 +343,5 @@ prepared_return(Oid extension)
 bool
 prepared_is_unknown(void)
 {
-	return nunknown > 0;
+	return nunknown > 0 || is_returning;
 }

@@ -13,10 +13,10 @@
 extern void prepared_init(void);
 
 /* At the end of a transaction that is prepared */
-extern void prepared_add_changes(bool all);
+extern void prepared_add(bool all);
 
 /* For the worker */
-extern void prepared_return(Oid extension);
+extern void prepared_return(void);
 extern bool prepared_is_unknown(void);
 
 #endif							/* QUEUE_PREPARED_H */

@@ -92,9 +92,6 @@ BEGIN
     END LOOP;
 END
 $$;
--- The worker has taken those of prepared transactions.
-INSERT INTO rows.prepared_count
-SELECT id, 1, 1, 1, 1, 2 FROM rows.queue WHERE name = 'plain';
 
 -- Values of a type that the functions do not write
 CREATE FUNCTION rows.extremes(type regtype) RETURNS SETOF text

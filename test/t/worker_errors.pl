@@ -69,9 +69,9 @@ foreach my $break (
 }
 
 # A table is missing while the worker runs.
-value('ALTER TABLE queue_data.prepared_count RENAME TO other');
+value('ALTER TABLE queue_data.root_job RENAME TO other');
 is_calm('a running worker');
-value('ALTER TABLE queue_data.other RENAME TO prepared_count');
+value('ALTER TABLE queue_data.other RENAME TO root_job');
 status_is_right('a running worker goes on');
 like(slurp_file($node->logfile), qr/ERROR:  .*queue_data/, 'there were errors');
 
