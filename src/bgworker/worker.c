@@ -72,7 +72,6 @@
 
 #include "bgworker/worker.h"
 #include "bgworker/worker_internal.h"
-#include "catalog/relations.h"
 #include "claim/group_rate.h"
 #include "jobs/runner_pool.h"
 #include "jobs/runner_watch.h"
@@ -105,7 +104,6 @@ Worker		worker;
 static TimestampTz ring_due;	/* when segment_recycle.c has more to do */
 static TimestampTz rates_due;	/* when rates of groups are removed next */
 static TimestampTz keys_due;	/* and deduplication keys */
-static uint64 lookup_generation;	/* see catalog_lookup_generation() */
 
 static void worker_exit(int code, Datum arg);
 static bool become_worker(Oid database);
@@ -119,7 +117,7 @@ static void forget_keys(void);
 static TimestampTz next_due(void);
 static void leave_if_database_is_wanted(void);
 static bool has_to_look(void);
-static bool look_for_changes(void);
+static void look_for_changes(void);
 static bool sleep_until_due(void);
 static void set_next_round(void);
 static void reload_configuration(void);
@@ -414,11 +412,8 @@ has_to_look(void)
 	return max_prepared_xacts > 0 || !shmem_is_preloaded();
 }
 
-/*
- * Look for changes for which no session wakes the worker.  Returns whether the
- * extension may have been dropped.
- */
-static bool
+/* Look for changes for which no session wakes the worker. */
+static void
 look_for_changes(void)
 {
 	counts_take_prepared();
@@ -428,21 +423,6 @@ look_for_changes(void)
 	/* A transaction processes invalidation messages. */
 	StartTransactionCommand();
 	CommitTransactionCommand();
-	if (lookup_generation == catalog_lookup_generation())
-		return false;
-	lookup_generation = catalog_lookup_generation();
-
-	/*
-	 * A queue may have been created or resumed.  The message of a prepared
-	 * transaction arrives at COMMIT PREPARED, when no callback runs (see
-	 * catalog_lookup_changed()).
-	 */
-	if (max_prepared_xacts > 0)
-	{
-		database_map_missing(worker.state, DT_NOBEGIN);
-		batch_state_probe_all();
-	}
-	return !shmem_is_preloaded();
 }
 
 /*
@@ -502,12 +482,12 @@ sleep_until_due(void)
 		CHECK_FOR_INTERRUPTS();
 		if (has_to_look())
 		{
-			woken |= look_for_changes();
+			look_for_changes();
 			until = Min(until, next_due());
 
 			/*
-			 * Handlers may have changed, say by COMMIT PREPARED; the next
-			 * round reads them.
+			 * Handlers may have changed, say by COMMIT PREPARED, or the
+			 * extension may have been dropped: the next round finds out.
 			 */
 			if (!jobs_are_current())
 				break;
@@ -591,7 +571,7 @@ run_worker_round(bool woken)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (has_to_look())
-			(void) look_for_changes();
+			look_for_changes();
 		reload_configuration();
 		do_tasks();
 	}

@@ -9,13 +9,13 @@
  *	  since messages may wait for the end of the batch.
  *
  *	  A probe that meets a transaction which is in progress is repeated when
- *	  that reports its end.  A prepared one reports nothing, and neither does
- *	  a role that has locked a queue: so these probes are also repeated after
- *	  a pause.
+ *	  that reports its end.  A role that has locked a queue reports nothing: so
+ *	  these probes are also repeated after a pause.
  *
  *	  A pass goes over all batches that have not finished, or for which
  *	  messages wait: when the worker starts, when one was lost for lack of
- *	  room, and every hour, for what has become old.
+ *	  room, when a prepared transaction has ended of which the worker knows
+ *	  nothing (prepared.c), and every hour, for what has become old.
  *
  *	  Passes and repeated probes are not urgent, and neither is reading further
  *	  what waits for a batch where a step could free nothing.  At most half of

@@ -144,7 +144,6 @@ static Catalog catalog;
 /* Counters of changes */
 static uint64 generation = 1;	/* of what the catalog has */
 static uint64 tables_generation = 1;	/* of segments, or which is active */
-static uint64 lookup_generation = 1;	/* see catalog_lookup_changed() */
 static uint64 topics_generation = 1;	/* of the table of topics */
 
 /* Segments that have not changed since they were checked */
@@ -190,8 +189,6 @@ relation_changed(Datum arg, Oid relid)
 	bool		reload = all || relid == oids[CATALOG_SECRET];
 	bool		is_aside = false;
 
-	if (relid == InvalidOid || relid == oids[CATALOG_QUEUE_ID_INDEX])
-		lookup_generation++;
 	if (relid == InvalidOid || relid == oids[CATALOG_TOPIC])
 		topics_generation++;
 
@@ -273,26 +270,6 @@ uint64
 catalog_tables_generation(void)
 {
 	return tables_generation;
-}
-
-/*
- * This transaction is about to be prepared, and has created or resumed queues.
- * No callback runs when it is committed; but COMMIT PREPARED sends the
- * invalidation messages that it has recorded, also after a restart.  So record
- * one for an index that only DDL invalidates otherwise.  The worker watches
- * catalog_lookup_generation().
- */
-void
-catalog_lookup_changed(void)
-{
-	CacheInvalidateRelcacheByRelid(catalog_oid(CATALOG_QUEUE_ID_INDEX));
-}
-
-/* Returns a number that changes after catalog_lookup_changed(). */
-uint64
-catalog_lookup_generation(void)
-{
-	return lookup_generation;
 }
 
 /* Returns a number that changes when a binding of a topic may have changed. */

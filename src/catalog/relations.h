@@ -82,9 +82,7 @@ extern void catalog_init(void);
 /* What has changed */
 extern uint64 catalog_generation(void);
 extern uint64 catalog_tables_generation(void);
-extern uint64 catalog_lookup_generation(void);
 extern uint64 catalog_topics_generation(void);
-extern void catalog_lookup_changed(void);
 extern void catalog_invalidate(void);
 
 /* Relations and roles */

@@ -325,7 +325,6 @@ availability_begin_queue(int32 queue_id)
 	int64		block;
 	AvailabilityMap *map;
 
-	database_record_change(CHANGE_QUEUE_CREATED);
 	block = numbers_next_block();
 	map = shmem_get_map(queue_id);
 	if (map == NULL)

@@ -41,7 +41,6 @@
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 
-#include "catalog/relations.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
 #include "util/clock.h"
@@ -82,7 +81,6 @@ static void start_launcher(void);
 static void lower_time(pg_atomic_uint64 *time, TimestampTz due);
 static void wake_worker_of(DatabaseState *state, TimestampTz due,
 						   bool arrivals);
-static void database_before_end(XactEvent event);
 static void database_end(XactEvent event);
 
 /*
@@ -91,7 +89,6 @@ static void database_end(XactEvent event);
  */
 static XactList callbacks = {
 	.record_size = sizeof(XactRecord),
-	.before_end = database_before_end,
 	.end = database_end
 };
 
@@ -565,18 +562,6 @@ uint32
 database_handler_changes(void)
 {
 	return mine == NULL ? 0 : pg_atomic_read_u32(&mine->handler_changes);
-}
-
-/*
- * Callback before commit or prepare.  No callback runs when a prepared
- * transaction is committed, so have it send an invalidation message then, for
- * the queue that it has created.
- */
-static void
-database_before_end(XactEvent event)
-{
-	if (event == XACT_EVENT_PRE_PREPARE && (changes & CHANGE_QUEUE_CREATED))
-		catalog_lookup_changed();
 }
 
 /* Callback after commit, prepare or abort */

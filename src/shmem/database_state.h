@@ -53,8 +53,7 @@ typedef enum DatabaseChange
 	CHANGE_EXTENSION_CREATED = 1 << 0,	/* this database needs a worker */
 	CHANGE_EXTENSION_DROPPED = 1 << 1,	/* its worker may have to exit */
 	CHANGE_DATABASE_CREATED = 1 << 2,	/* the launcher looks at all databases */
-	CHANGE_HANDLERS = 1 << 3,	/* handlers, or which queues are paused */
-	CHANGE_QUEUE_CREATED = 1 << 4	/* matters if the transaction is prepared */
+	CHANGE_HANDLERS = 1 << 3	/* handlers, or which queues are paused */
 } DatabaseChange;
 
 /*

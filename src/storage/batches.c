@@ -22,9 +22,8 @@
  *
  *	  When a transaction has ended, it reports to the worker
  *	  (shmem/batch_state.c).  That is why each end of a member is recorded
- *	  here.  When a transaction is prepared, its reports come too early, and
- *	  none comes at its end: the worker repeats probes that meet such a
- *	  transaction.
+ *	  here.  When a transaction is prepared, its reports come too early: the
+ *	  worker makes them once more at its end (prepared.c).
  *
  * src/storage/batches.c
  *
@@ -58,17 +57,6 @@
 #define LOOK_BACK	8
 
 #define PARTS_AT_ONCE	1000	/* removed in a transaction */
-
-/* What a subtransaction has done with a batch */
-typedef struct BatchRecord
-{
-	XactRecord	xact;
-	int64		batch;
-	int64		first;			/* the ids of the members that it has */
-	int64		last;			/* finished are between these, or 0 */
-	int64		members;		/* that it has added */
-	int64		failed;			/* members that have failed */
-} BatchRecord;
 
 static void read_batch_row(Relation rel, HeapTuple tuple, Batch *batch);
 static BatchRecord *batch_record(int64 id);
@@ -370,14 +358,28 @@ write_parts(XactEvent event)
 	}
 	if (rel != NULL)
 		table_close(rel, NoLock);
+}
 
-	/*
-	 * No callback runs when a prepared transaction is committed.  Its
-	 * invalidation message has the worker probe all batches, as the row of a
-	 * batch may be visible only then.
-	 */
-	if (event == XACT_EVENT_PRE_PREPARE)
-		catalog_lookup_changed();
+/* Returns record i of this transaction, or NULL if there are not so many. */
+const BatchRecord *
+batches_record(int i)
+{
+	return i < records.n ? xact_record(&records, i) : NULL;
+}
+
+/*
+ * Report what a transaction that has ended, maybe a prepared one, has done with
+ * a batch.  After a rollback that is nothing, but the locks that it had are
+ * gone.
+ */
+void
+batches_report(const BatchRecord *record, bool commit)
+{
+	if (record->batch != NO_BATCH)
+		batch_state_report(record->batch, commit ? record->first : 0,
+						   commit ? record->last : 0);
+	else if (commit && record->first != 0)
+		batch_state_probe_all();
 }
 
 /* Callback after commit, prepare or abort. */
@@ -385,16 +387,7 @@ static void
 report_batches(XactEvent event)
 {
 	for (int i = 0; i < records.n; i++)
-	{
-		BatchRecord *record = xact_record(&records, i);
-
-		if (event == XACT_EVENT_ABORT)
-			record->first = record->last = 0;
-		if (record->batch != NO_BATCH)
-			batch_state_report(record->batch, record->first, record->last);
-		else if (record->first != 0)
-			batch_state_probe_all();
-	}
+		batches_report(xact_record(&records, i), event != XACT_EVENT_ABORT);
 }
 
 /*

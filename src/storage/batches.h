@@ -15,6 +15,7 @@
 #include "utils/timestamp.h"
 
 #include "catalog/message_table.h"
+#include "util/xact.h"
 
 /* A batch without an end: messages of no batch, or that wait for none */
 #define NO_BATCH	0
@@ -39,6 +40,17 @@ typedef struct Batch
 	HeapTuple	tuple;			/* its row, or NULL: it is new */
 } Batch;
 
+/* What a subtransaction has done with a batch */
+typedef struct BatchRecord
+{
+	XactRecord	xact;
+	int64		batch;
+	int64		first;			/* the ids of the members that it has */
+	int64		last;			/* finished are between these, or 0 */
+	int64		members;		/* that it has added */
+	int64		failed;			/* members that have failed */
+} BatchRecord;
+
 extern void batches_init(void);
 
 /* Rows */
@@ -55,6 +67,10 @@ extern void batches_record_changed(int64 id);
 extern void batches_record_added(int64 id, int64 n);
 extern void batches_record_end(MessageTable *table, HeapTuple tuple,
 							   bool fails);
+
+/* When it has ended: the records are those from 0 on; NULL at the end */
+extern const BatchRecord *batches_record(int i);
+extern void batches_report(const BatchRecord *record, bool commit);
 
 /* Index entries of a message */
 extern void batches_insert_entries(MessageTable *table, HeapTuple *tuples,

@@ -99,7 +99,6 @@ static bool all_is_recorded(void);
 static void forget_all_maps(void);
 static bool end_uses_maps(void);
 static void return_to_maps(XactEvent event);
-static void pending_before_end(XactEvent event);
 static void pending_end(XactEvent event);
 static void pending_roll_back(int first);
 
@@ -107,7 +106,6 @@ static void pending_roll_back(int first);
 void
 pending_init(void)
 {
-	pending_list.before_end = pending_before_end;
 	pending_list.end = pending_end;
 	pending_list.roll_back = pending_roll_back;
 
@@ -421,24 +419,6 @@ return_to_maps(XactEvent event)
 
 	/* A claim that has failed has left its reservation open. */
 	availability_close_all();
-}
-
-/* Callback before commit or prepare */
-static void
-pending_before_end(XactEvent event)
-{
-	bool		has_queues = false;
-
-	for (int i = 0; i < pending_list.n; i++)
-		has_queues |= pending_list_at(i)->target == TARGET_QUEUE ||
-			pending_list_at(i)->target == TARGET_MOVE;
-
-	/*
-	 * No callback runs at COMMIT PREPARED, but it sends our invalidation
-	 * messages: this one makes the worker visit all queues.
-	 */
-	if (event == XACT_EVENT_PRE_PREPARE && has_queues)
-		catalog_lookup_changed();
 }
 
 /* Callback after commit, prepare or abort; in the order of NOTES. */

@@ -6,15 +6,17 @@
  * NOTES
  *	  No callback runs at COMMIT PREPARED or ROLLBACK PREPARED.  So a
  *	  transaction that is prepared adds to a list in shared memory, with its
- *	  transaction id, the records of its changes (pending.c), and how it
- *	  changes the depths of queues (counts.c).  The worker of the database looks
- *	  twice a second which of these transactions have ended, and does what the
- *	  callbacks of a commit or a rollback do.
+ *	  transaction id, the records of its changes (pending.c), how it changes
+ *	  the depths of queues (counts.c), and what it has done with batches
+ *	  (batches.c).  The worker of the database looks twice a second which of
+ *	  these transactions have ended, and does what the callbacks of a commit or
+ *	  a rollback do.
  *
  *	  The list has no room for very many records, and a restart loses it.
  *	  Then the worker notes which transactions are prepared of which it does
  *	  not know what they have changed.  When one of them has ended, all maps of
- *	  the database forget what they know, and all messages are counted anew.
+ *	  the database forget what they know, all messages are counted anew, and
+ *	  all batches probed.
  *
  * src/storage/prepared.c
  *
@@ -31,8 +33,10 @@
 #include "utils/memutils.h"
 
 #include "catalog/relations.h"
+#include "shmem/batch_state.h"
 #include "shmem/database_state.h"
 #include "shmem/shmem.h"
+#include "storage/batches.h"
 #include "storage/counts.h"
 #include "storage/pending_internal.h"
 #include "storage/prepared.h"
@@ -43,7 +47,8 @@
 typedef enum PreparedKind
 {
 	PREPARED_DEPTHS,			/* the depths of a queue */
-	PREPARED_CHANGE				/* messages, or a queue */
+	PREPARED_CHANGE,			/* messages, or a queue */
+	PREPARED_BATCH				/* a batch */
 } PreparedKind;
 
 /* What a transaction that is, or was, prepared has changed */
@@ -56,6 +61,7 @@ typedef struct PreparedItem
 	{
 		PreparedDepths depths;
 		PendingChange change;
+		BatchRecord batch;
 	}			record;
 } PreparedItem;
 
@@ -154,16 +160,22 @@ void
 prepared_add(bool all)
 {
 	const CountRecord *count;
+	const BatchRecord *batch;
 	int			ncounts = 0;
+	int			nbatches = 0;
+	int			n;
 
 	while (counts_record(ncounts) != NULL)
 		ncounts++;
-	if (all && ncounts == 0 && pending_list.n == 0)
+	while (batches_record(nbatches) != NULL)
+		nbatches++;
+	n = ncounts + pending_list.n + nbatches;
+	if (all && n == 0)
 		return;
 	shmem_lock(&shared->lock, LW_EXCLUSIVE);
-	if (ncounts + pending_list.n > PREPARED_MAX - shared->n)
+	if (n > PREPARED_MAX - shared->n)
 		make_room();
-	if (!all || ncounts + pending_list.n > PREPARED_MAX - shared->n)
+	if (!all || n > PREPARED_MAX - shared->n)
 	{
 		LWLockRelease(&shared->lock);
 		database_record_prepared(database_mine());
@@ -180,6 +192,11 @@ prepared_add(bool all)
 	for (int i = 0; i < pending_list.n; i++)
 	{
 		next_item(PREPARED_CHANGE)->record.change = *pending_list_at(i);
+		shared->n++;
+	}
+	for (int i = 0; (batch = batches_record(i)) != NULL; i++)
+	{
+		next_item(PREPARED_BATCH)->record.batch = *batch;
 		shared->n++;
 	}
 	LWLockRelease(&shared->lock);
@@ -233,6 +250,9 @@ return_item(const PreparedItem *item)
 			break;
 		case PREPARED_CHANGE:
 			pending_return_prepared(&item->record.change, commit);
+			break;
+		case PREPARED_BATCH:
+			batches_report(&item->record.batch, commit);
 			break;
 	}
 }
@@ -332,7 +352,10 @@ prepared_return(void)
 		find_unknown();
 	has_looked = true;
 	if (forget_ended() || forget)
+	{
 		pending_forget_all(catalog_queue_oid());
+		batch_state_probe_all();
+	}
 	is_returning = false;
 }
 

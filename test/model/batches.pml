@@ -9,7 +9,8 @@
  *	  it; with ABORT it may roll back once before.  ADDERS sessions add another
  *	  member, unless the batch has finished, and finish that; with ABORT they
  *	  may roll the first part back.  With PREPARE a transaction may be prepared
- *	  and committed later.  The worker probes.  It is terminated KILLS times,
+ *	  and committed later; its end is not reported, as if the list of prepared.c
+ *	  were lost.  The worker probes.  It is terminated KILLS times,
  *	  and another one starts.  The slot of the batch is taken by another one
  *	  EVICTIONS times.
  *

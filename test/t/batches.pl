@@ -139,15 +139,23 @@ foreach my $restart (0, 1)
 		is_finished($batch, "$how: adding, $end");
 	}
 }
-value(q{SELECT queue_purge('after')});
-value(
-	q{BEGIN; SELECT set_config('test.b', batch_create()::text, false);
-	SELECT queue_push('after', '"freed"', after => current_setting('test.b')::bigint);
-	SELECT queue_purge('after.dead'); PREPARE TRANSACTION 'p'});
-is(value('SELECT count(*) FROM batch_list() WHERE finished_at IS NULL'),
-	'0', 'a batch that was created by a prepared transaction is not there');
-value(q{COMMIT PREPARED 'p'});
-becomes($freed, 'freed', 'it finishes when that is committed');
+foreach my $restart (0, 1)
+{
+	my $how = $restart ? 'prepared, restarted' : 'prepared';
+
+	value(q{SELECT queue_purge('after')});
+	value(
+		q{BEGIN; SELECT set_config('test.b', batch_create()::text, false);
+		SELECT queue_push('after', '"freed"', after => current_setting('test.b')::bigint);
+		SELECT queue_purge('after.dead'); PREPARE TRANSACTION 'p'});
+	$node->restart if $restart;
+	becomes(q{SELECT state FROM queue_data.queue_workers WHERE database = current_database()},
+		'idle', "$how: the worker has looked");
+	is(value('SELECT count(*) FROM batch_list() WHERE finished_at IS NULL'),
+		'0', "$how: a batch that was created is not there");
+	value(q{COMMIT PREPARED 'p'});
+	becomes($freed, 'freed', "$how: it finishes when that is committed");
+}
 
 # --- Crashes ---
 

@@ -203,6 +203,25 @@ for my $end ('ROLLBACK', 'COMMIT')
 	status_is_right("and after it");
 }
 
+# The list of what prepared transactions have changed has no room for that.
+my $before = recounts();
+value(q{
+	BEGIN;
+	DO $$
+	BEGIN
+		FOR i IN 1..2500 LOOP
+			BEGIN
+				PERFORM queue_push('large', '1');
+			EXCEPTION WHEN division_by_zero THEN
+			END;
+		END LOOP;
+	END $$;
+	PREPARE TRANSACTION 'large'});
+sleep 2;
+value(q{COMMIT PREPARED 'large'});
+depths_become('large', '2500|0|0', 'a prepared transaction with very many changes');
+ok(recounts() > $before, 'for which all messages were counted');
+
 value(q{BEGIN; SELECT queue_push('p', '1'); DROP EXTENSION queue;
 	PREPARE TRANSACTION 'drop'; ROLLBACK PREPARED 'drop'});
 status_is_right('a prepared transaction that drops the extension');
