@@ -226,7 +226,7 @@ WHERE proname NOT IN ('group_lane', 'job_schedule', 'job_unschedule', 'job_sched
 UNION ALL
 SELECT format('%s %s', c.oid::regclass, (SELECT string_agg(a::text, ' ' ORDER BY a::text)
 	FROM unnest(relacl) AS a)) FROM pg_class AS c
-WHERE relnamespace = 'queue_data'::regnamespace AND relname <> 'schedule_id';
+WHERE relnamespace = 'queue_data'::regnamespace AND relname NOT IN ('schedule_id', 'prepared_count');
 CREATE TABLE rows_before AS SELECT * FROM rows_now();
 CREATE TABLE grants_before AS SELECT * FROM grants;
 });
