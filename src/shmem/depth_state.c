@@ -39,11 +39,13 @@
  *	  taken before it ended, and so were those of all earlier steps.  Where
  *	  that does not decide, the recount is of no use, and another one follows.
  *
- *	  None of that asks how long ago the transaction has left the array: every
- *	  step since then shows it.  So the worker may add what a prepared
- *	  transaction has changed some time after its end (prepared.c).  Only, the
- *	  more steps there were since, the less the last one can decide.  So the
- *	  worker does that just before it begins a step.
+ *	  What a prepared transaction has changed is added by the worker, some time
+ *	  after its end (prepared.c).  That makes no difference: all steps since
+ *	  its end show it.  So if the last step does not show it, none does, and
+ *	  the change is added; if the last step shows it and has read the messages,
+ *	  or a later one will read them, it is not.  Only if there were two steps
+ *	  since its end, it is not known whether the one that has read the messages
+ *	  shows it.  So the worker adds such changes just before each step, too.
  *
  *	  4. Claims that run out.  A claim or a sweep that meets a message whose
  *	  claim has ended counts it as ready, and marks the row, in place
