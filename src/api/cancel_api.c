@@ -15,7 +15,6 @@
 #include "api/api_arg.h"
 #include "claim/cancel.h"
 #include "queue/missing_queue.h"
-#include "queue/registry.h"
 #include "util/args.h"
 #include "util/compat.h"
 

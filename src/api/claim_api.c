@@ -18,7 +18,6 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_type.h"
 #include "fmgr.h"
 #include "funcapi.h"
 #include "utils/timestamp.h"
@@ -36,7 +35,6 @@
 #include "util/args.h"
 #include "util/clock.h"
 #include "util/compat.h"
-#include "util/settings.h"
 
 PG_FUNCTION_INFO_V1(sql_queue_claim);
 PG_FUNCTION_INFO_V1(sql_queue_claim_any);

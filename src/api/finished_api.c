@@ -11,7 +11,6 @@
 
 #include "fmgr.h"
 #include "funcapi.h"
-#include "miscadmin.h"
 #include "utils/jsonb.h"
 
 #include "api/api_arg.h"

@@ -14,7 +14,6 @@
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/jsonb.h"
-#include "utils/lsyscache.h"
 
 #include "api/api_arg.h"
 #include "api/api_row.h"

@@ -17,7 +17,6 @@
 #include "queue/message_list.h"
 #include "queue/message_result.h"
 #include "queue/missing_queue.h"
-#include "queue/registry.h"
 #include "storage/message.h"
 #include "util/args.h"
 #include "util/compat.h"

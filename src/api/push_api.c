@@ -18,7 +18,6 @@
 #include "fmgr.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "api/api_arg.h"
@@ -33,7 +32,6 @@
 #include "util/args.h"
 #include "util/compat.h"
 #include "util/digest.h"
-#include "util/json.h"
 #include "util/limits.h"
 #include "util/settings.h"
 

@@ -18,7 +18,6 @@
 #include "api/api_arg.h"
 #include "api/api_row.h"
 #include "commands/queue_cmds.h"
-#include "jobs/handler.h"
 #include "queue/acl.h"
 #include "queue/queue_table.h"
 #include "queue/registry.h"

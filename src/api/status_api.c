@@ -12,7 +12,6 @@
 
 #include "fmgr.h"
 #include "funcapi.h"
-#include "miscadmin.h"
 #include "utils/timestamp.h"
 
 #include "api/api_arg.h"

@@ -18,10 +18,8 @@
 
 #include "fmgr.h"
 #include "utils/array.h"
-#include "utils/builtins.h"
 #include "utils/jsonb.h"
 #include "utils/memutils.h"
-#include "utils/numeric.h"
 
 #include "api/api_arg.h"
 #include "api/api_row.h"

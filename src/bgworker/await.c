@@ -20,12 +20,9 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "executor/spi.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
-#include "utils/memutils.h"
 
 #include "bgworker/await.h"
 #include "bgworker/wakeup.h"

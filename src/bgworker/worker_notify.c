@@ -18,14 +18,12 @@
 #include "postgres.h"
 
 #include "commands/async.h"
-#include "miscadmin.h"
 
 #include "bgworker/wakeup.h"
 #include "bgworker/worker_internal.h"
 #include "catalog/relations.h"
 #include "map/availability_visit.h"
 #include "map/shmem_maps.h"
-#include "queue/registry.h"
 #include "util/hash.h"
 #include "util/limits.h"
 

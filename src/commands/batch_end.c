@@ -49,7 +49,6 @@
 #include "push/message_end.h"
 #include "push/push_batch.h"
 #include "queue/registry.h"
-#include "shmem/database_state.h"
 #include "storage/batches.h"
 #include "storage/message.h"
 #include "storage/message_row.h"

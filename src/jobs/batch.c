@@ -9,8 +9,6 @@
  */
 #include "postgres.h"
 
-#include "utils/memutils.h"
-
 #include "jobs/batch.h"
 #include "util/settings.h"
 

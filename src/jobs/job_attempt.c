@@ -15,7 +15,6 @@
 #include "postgres.h"
 
 #include "miscadmin.h"
-#include "pgstat.h"
 #include "utils/memutils.h"
 
 #include "claim/cancel.h"

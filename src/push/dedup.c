@@ -118,7 +118,6 @@
 #include "push/dedup_table.h"
 #include "push/root_job.h"
 #include "queue/options.h"
-#include "queue/registry.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/row.h"

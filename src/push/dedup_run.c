@@ -21,7 +21,6 @@
 #include "push/dedup_run.h"
 #include "push/dedup_table.h"
 #include "push/message_end.h"
-#include "queue/registry.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/row.h"

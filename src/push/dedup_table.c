@@ -25,7 +25,6 @@
 #include "utils/snapmgr.h"
 
 #include "catalog/relations.h"
-#include "catalog/row_check.h"
 #include "catalog/tables.h"
 #include "push/dedup_table.h"
 #include "storage/row.h"

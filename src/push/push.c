@@ -37,7 +37,6 @@
 
 #include "catalog/message_id.h"
 #include "catalog/message_table.h"
-#include "catalog/numbers.h"
 #include "catalog/tables.h"
 #include "map/availability.h"
 #include "push/dedup.h"

@@ -36,7 +36,6 @@
 #include "utils/builtins.h"
 #include "utils/datum.h"
 #include "utils/fmgroids.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "catalog/relations.h"

@@ -42,7 +42,6 @@
 #include "catalog/tables.h"
 #include "queue/group.h"
 #include "queue/registry.h"
-#include "storage/lane.h"
 #include "storage/message_row.h"
 #include "storage/pending.h"
 #include "util/xact.h"

@@ -18,7 +18,6 @@
 #include "access/htup_details.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
-#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"

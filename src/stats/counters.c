@@ -39,7 +39,6 @@
 #include "stats/counters.h"
 #include "stats/counters_table.h"
 #include "storage/counts.h"
-#include "util/clock.h"
 #include "util/xact.h"
 
 /*

@@ -18,7 +18,6 @@
 
 #include "access/htup_details.h"
 #include "mb/pg_wchar.h"
-#include "utils/builtins.h"
 
 #include "catalog/tables.h"
 #include "storage/attributes.h"

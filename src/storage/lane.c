@@ -37,7 +37,6 @@
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
-#include "map/lanes.h"
 #include "storage/lane.h"
 #include "storage/row.h"
 #include "util/hash.h"

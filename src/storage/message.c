@@ -41,14 +41,10 @@
  */
 #include "postgres.h"
 
-#include "access/heapam.h"
 #include "access/heaptoast.h"
-#include "access/relscan.h"
 #include "access/stratnum.h"
 #include "access/xact.h"
-#include "funcapi.h"
 #include "utils/fmgroids.h"
-#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 
 #include "catalog/message_id.h"

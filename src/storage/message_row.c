@@ -56,7 +56,6 @@
 
 #include "catalog/message_id.h"
 #include "catalog/row_check.h"
-#include "map/lanes.h"
 #include "storage/lane.h"
 #include "storage/message_row.h"
 #include "util/compat.h"

@@ -28,8 +28,6 @@
 #include "access/generic_xlog.h"
 #include "access/heapam.h"
 #include "access/heaptoast.h"
-#include "access/relscan.h"
-#include "access/rmgr.h"
 #include "access/stratnum.h"
 #include "access/table.h"
 #include "access/tableam.h"

@@ -34,7 +34,6 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "access/table.h"
 #include "storage/bufmgr.h"
 #include "utils/inval.h"

@@ -25,7 +25,6 @@
 #include <limits.h>
 
 #include "access/parallel.h"
-#include "access/xact.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/guc.h"
