@@ -77,15 +77,12 @@ static bool map_is_claimable(const AvailabilityMap *map, char *name,
 static bool
 maps_have_flags(void)
 {
-	DatabaseState *database;
-
 	if (!claim_scan_uses_map())
 		return false;
 	database_join();
-	database = database_mine();
 
 	/* Only the worker notices what comes due, and gives each queue a map. */
-	return database != NULL && database->pid != 0;
+	return database_has_worker();
 }
 
 /*
@@ -95,9 +92,11 @@ maps_have_flags(void)
 bool
 ready_is_complete(uint64 *generation)
 {
-	if (!maps_have_flags())
+	DatabaseState *database = maps_have_flags() ? database_mine() : NULL;
+
+	if (database == NULL)
 		return false;
-	*generation = pg_atomic_read_u64(&database_mine()->maps_restored);
+	*generation = pg_atomic_read_u64(&database->maps_restored);
 	return ready_was_complete(*generation);
 }
 
@@ -112,7 +111,8 @@ ready_was_complete(uint64 generation)
 
 	/* Read the counter after the flags that the caller has read. */
 	pg_memory_barrier();
-	return pg_atomic_read_u64(&database->maps_missing) == generation;
+	return database != NULL &&
+		pg_atomic_read_u64(&database->maps_missing) == generation;
 }
 
 /*

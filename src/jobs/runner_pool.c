@@ -59,7 +59,6 @@ static Runner *my_runner = NULL;
 static uint32 ncancels_seen;
 
 static void init_runner_pool(void *area);
-static void attach_runner_pool(void *area);
 static void leave_at_exit(int code, Datum arg);
 
 /* --- Shared memory --- */
@@ -67,24 +66,15 @@ static void leave_at_exit(int code, Datum arg);
 static void
 init_runner_pool(void *area)
 {
-	RunnerPool *pool = area;
-
-	shmem_init_lock(&pool->lock, LOCK_RUNNERS);
-	pg_atomic_init_u32(&pool->ncancels, 0);
-}
-
-static void
-attach_runner_pool(void *area)
-{
-	runner_pool = area;
+	pg_atomic_init_u32(&((RunnerPool *) area)->ncancels, 0);
 }
 
 /* To be called once, when the library is loaded. */
 void
 pool_init(void)
 {
-	shmem_add_area(sizeof(RunnerPool), init_runner_pool,
-				   attach_runner_pool);
+	shmem_add_area(&runner_pool, sizeof(RunnerPool), LOCK_RUNNERS,
+				   init_runner_pool, NULL);
 }
 
 /* --- Entries --- */

@@ -185,8 +185,7 @@ session_runner_run(const char **names, int nnames, const RunLimits *limits,
 	if (claim_scan_uses_map())
 	{
 		database_join();
-		run.is_renewed = database_mine() != NULL &&
-			database_mine()->pid != 0 &&
+		run.is_renewed = database_has_worker() &&
 			pool_enter_session(run.transaction.user);
 	}
 	PG_TRY();

@@ -83,7 +83,6 @@ static SharedLanes *shared = NULL;
 static Table lanes = {.entry_size = MAXALIGN(sizeof(Lane))};
 static Piece *pieces = NULL;
 
-static void init_lanes(void *area);
 static void attach_lanes(void *area);
 static Piece *piece_at(EntryNumber number);
 static uint32 pool_size(const Pool *pool);
@@ -111,17 +110,10 @@ static EntryNumber find_previous_piece(const PieceList *list, int64 first,
 /* --- Setting up --- */
 
 static void
-init_lanes(void *area)
-{
-	shmem_init_lock(&((SharedLanes *) area)->lock, LOCK_LANES);
-}
-
-static void
 attach_lanes(void *area)
 {
 	char	   *memory = (char *) area + MAXALIGN(sizeof(SharedLanes));
 
-	shared = area;
 	table_attach(&lanes, memory);
 	pieces = (Piece *) (memory + table_memory(&lanes));
 }
@@ -133,9 +125,10 @@ void
 lanes_init(void)
 {
 	lanes.size = setting_max_active_groups;
-	shmem_add_area(MAXALIGN(sizeof(SharedLanes)) + table_memory(&lanes) +
+	shmem_add_area(&shared,
+				   MAXALIGN(sizeof(SharedLanes)) + table_memory(&lanes) +
 				   PIECES_PER_LANE * lanes.size * sizeof(Piece),
-				   init_lanes, attach_lanes);
+				   LOCK_LANES, NULL, attach_lanes);
 }
 
 /* --- Entries --- */

@@ -43,21 +43,13 @@ typedef struct SharedOwners
 static SharedOwners *shared = NULL;
 static Table owners = {.entry_size = MAXALIGN(sizeof(PlaceOwner))};
 
-static void init_owners(void *area);
 static void attach_owners(void *area);
 static PlaceOwner *owner_at(EntryNumber number);
 static uint32 hash_role(Oid role);
 
 static void
-init_owners(void *area)
-{
-	/* Memory that is all zero says that there is none. */
-}
-
-static void
 attach_owners(void *area)
 {
-	shared = area;
 	table_attach(&owners, (char *) area + MAXALIGN(sizeof(SharedOwners)));
 }
 
@@ -69,8 +61,9 @@ void
 owners_init(uint32 max_maps)
 {
 	owners.size = max_maps;
-	shmem_add_area(MAXALIGN(sizeof(SharedOwners)) + table_memory(&owners),
-				   init_owners, attach_owners);
+	shmem_add_area(&shared,
+				   MAXALIGN(sizeof(SharedOwners)) + table_memory(&owners),
+				   LOCK_NONE, NULL, attach_owners);
 }
 
 static PlaceOwner *

@@ -139,7 +139,6 @@ init_maps(void *area)
 {
 	SharedMaps *new = area;
 
-	shmem_init_lock(&new->lock, LOCK_MAPS);
 	pg_atomic_init_u32(&new->used, 0);
 	pg_atomic_init_u32(&new->n, 0);
 	pg_atomic_init_u64(&new->incarnations, 0);
@@ -153,7 +152,6 @@ attach_maps(void *area)
 {
 	char	   *memory = (char *) area + MAXALIGN(sizeof(SharedMaps));
 
-	shared = area;
 	table_attach(&maps, memory);
 	flags = (pg_atomic_uint32 *) (memory + table_memory(&maps));
 }
@@ -166,9 +164,9 @@ shmem_maps_init(void)
 {
 	maps.size = setting_max_active_queues + RESERVED;
 	owners_init(maps.size);
-	shmem_add_area(MAXALIGN(sizeof(SharedMaps)) + table_memory(&maps) +
+	shmem_add_area(&shared, MAXALIGN(sizeof(SharedMaps)) + table_memory(&maps) +
 				   MAP_FLAGS * flag_words() * sizeof(pg_atomic_uint32),
-				   init_maps, attach_maps);
+				   LOCK_MAPS, init_maps, attach_maps);
 }
 
 /* Set the function that returns the owner of a queue. */

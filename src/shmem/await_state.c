@@ -46,7 +46,6 @@ static SharedAwaits *shared = NULL;
 static Bitmapset *to_wake = NULL;
 
 static void init_awaits(void *area);
-static void attach_awaits(void *area);
 static int	condition_number(int64 message);
 static void wake_sessions(XactEvent event);
 
@@ -61,17 +60,12 @@ init_awaits(void *area)
 		ConditionVariableInit(&new->finished[i]);
 }
 
-static void
-attach_awaits(void *area)
-{
-	shared = area;
-}
-
 /* To be called once, when the library is loaded. */
 void
 await_state_init(void)
 {
-	shmem_add_area(sizeof(SharedAwaits), init_awaits, attach_awaits);
+	shmem_add_area(&shared, sizeof(SharedAwaits), LOCK_NONE, init_awaits,
+				   NULL);
 }
 
 static int

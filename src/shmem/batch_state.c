@@ -99,9 +99,6 @@ typedef struct SharedBatches
 
 static SharedBatches *shared = NULL;
 
-static void init_batches(void *area);
-static void attach_batches(void *area);
-static DatabaseState *my_database(void);
 static bool is_displaced_before(const BatchSlot *slot, const BatchSlot *other);
 static BatchSlot *find_slot(int64 batch, bool make);
 static bool list_batch(DatabaseState *state, BatchSlot *slot);
@@ -109,25 +106,11 @@ static bool needs_probe(int64 batch, int64 first, int64 last);
 
 /* --- Setting up --- */
 
-static void
-init_batches(void *area)
-{
-	SharedBatches *new = area;
-
-	shmem_init_lock(&new->lock, LOCK_BATCHES);
-}
-
-static void
-attach_batches(void *area)
-{
-	shared = area;
-}
-
 /* To be called once, when the library is loaded. */
 void
 batch_state_init(void)
 {
-	shmem_add_area(sizeof(SharedBatches), init_batches, attach_batches);
+	shmem_add_area(&shared, sizeof(SharedBatches), LOCK_BATCHES, NULL, NULL);
 }
 
 /* Forget all batches of a database. */
@@ -147,18 +130,6 @@ batch_state_clear(Oid database)
 }
 
 /* --- Slots --- */
-
-/*
- * Returns the entry of this session's database; NULL if it has none, and so no
- * worker that could probe.
- */
-static DatabaseState *
-my_database(void)
-{
-	DatabaseState *state = database_mine();
-
-	return state != NULL && state->database == MyDatabaseId ? state : NULL;
-}
 
 /*
  * Returns whether a batch loses its slot to a new one rather than the other
@@ -208,7 +179,7 @@ find_slot(int64 batch, bool make)
 	if (!make || new == NULL)
 		return NULL;
 	if (new->state == BATCH_UNKNOWN)
-		pg_atomic_write_u32(&my_database()->batches_displaced, 1);
+		pg_atomic_write_u32(&database_mine()->batches_displaced, 1);
 	memset(new, 0, sizeof(BatchSlot));
 	new->database = MyDatabaseId;
 	new->batch = batch;
@@ -264,7 +235,7 @@ needs_probe(int64 batch, int64 first, int64 last)
 void
 batch_state_report(int64 batch, int64 first, int64 last)
 {
-	DatabaseState *state = my_database();
+	DatabaseState *state = database_mine();
 	bool		probe;
 	bool		listed = true;
 
@@ -293,7 +264,7 @@ batch_state_report(int64 batch, int64 first, int64 last)
 void
 batch_state_probe_all(void)
 {
-	DatabaseState *state = my_database();
+	DatabaseState *state = database_mine();
 
 	if (state == NULL)
 		return;
@@ -307,7 +278,7 @@ batch_state_probe_all(void)
 bool
 batch_state_is_pending(void)
 {
-	DatabaseState *state = my_database();
+	DatabaseState *state = database_mine();
 
 	/* Without the lock: a caller looks again before it sleeps. */
 	return state != NULL && state->batches != 0;
@@ -317,7 +288,7 @@ batch_state_is_pending(void)
 uint64
 batch_state_generation(void)
 {
-	DatabaseState *state = my_database();
+	DatabaseState *state = database_mine();
 
 	return state == NULL ? 0 : pg_atomic_read_u64(&state->batches_lost);
 }
@@ -326,7 +297,7 @@ batch_state_generation(void)
 bool
 batch_state_take_displaced(void)
 {
-	DatabaseState *state = my_database();
+	DatabaseState *state = database_mine();
 
 	return state != NULL &&
 		pg_atomic_exchange_u32(&state->batches_displaced, 0) != 0;
@@ -336,7 +307,7 @@ batch_state_take_displaced(void)
 int64
 batch_state_take(BatchProgress *progress)
 {
-	DatabaseState *state = my_database();
+	DatabaseState *state = database_mine();
 	int64		batch = 0;
 
 	if (state == NULL || state->batches == 0)
@@ -444,7 +415,7 @@ batch_state_set(int64 batch, BatchState state, bool goes_on,
 		if (state == BATCH_UNKNOWN)
 			retry_at = slot->retry_at;
 		if (state == BATCH_MAY_END)
-			(void) list_batch(my_database(), slot);
+			(void) list_batch(database_mine(), slot);
 		else
 			slot->state = state;
 	}
@@ -459,6 +430,6 @@ batch_state_set(int64 batch, BatchState state, bool goes_on,
 	if (slot == NULL && state == BATCH_MAY_END)
 		batch_state_probe_all();
 	else if (slot == NULL && state == BATCH_UNKNOWN)
-		pg_atomic_write_u32(&my_database()->batches_displaced, 1);
+		pg_atomic_write_u32(&database_mine()->batches_displaced, 1);
 	return retry_at;
 }

@@ -75,7 +75,6 @@ static int	changes = 0;
 static uint64 counts[WORKER_COUNTERS];
 
 static void init_databases(void *area);
-static void attach_databases(void *area);
 static void set_latch_of(pg_atomic_uint32 *proc);
 static void start_launcher(void);
 static void lower_time(pg_atomic_uint64 *time, TimestampTz due);
@@ -99,7 +98,6 @@ init_databases(void *area)
 {
 	SharedDatabases *new = area;
 
-	shmem_init_lock(&new->lock, LOCK_DATABASES);
 	pg_atomic_init_u32(&new->launcher, 0);
 	pg_atomic_init_u32(&new->are_new, 1);
 	pg_atomic_init_u64(&new->launcher_asked_at, 0);
@@ -128,18 +126,12 @@ init_databases(void *area)
 	}
 }
 
-static void
-attach_databases(void *area)
-{
-	shared = area;
-}
-
 /* To be called once, when the library is loaded. */
 void
 database_init(void)
 {
-	shmem_add_area(sizeof(SharedDatabases), init_databases,
-				   attach_databases);
+	shmem_add_area(&shared, sizeof(SharedDatabases), LOCK_DATABASES,
+				   init_databases, NULL);
 }
 
 /*
@@ -243,12 +235,13 @@ database_find(Oid database, bool make)
 
 /*
  * Returns the entry of this session's database; NULL if the session has not
- * looked it up (database_join), or there is none.
+ * looked it up (database_join), or there is none.  It may be given to another
+ * database at any time.
  */
 DatabaseState *
 database_mine(void)
 {
-	return mine;
+	return mine != NULL && mine->database == MyDatabaseId ? mine : NULL;
 }
 
 /*
@@ -297,8 +290,7 @@ void
 database_join(void)
 {
 	/* Mostly both were done before, and we need no lock to see that. */
-	if (mine == NULL || mine->database != MyDatabaseId ||
-		mine->state == WORKER_NONE)
+	if (database_mine() == NULL || mine->state == WORKER_NONE)
 		database_announce();
 }
 
@@ -306,7 +298,7 @@ database_join(void)
 bool
 database_has_worker(void)
 {
-	return mine != NULL && mine->database == MyDatabaseId && mine->pid != 0;
+	return database_mine() != NULL && mine->pid != 0;
 }
 
 /*
@@ -381,7 +373,7 @@ wake_worker_of(DatabaseState *state, TimestampTz due, bool arrivals)
 void
 database_wake(TimestampTz due, bool arrivals)
 {
-	if (mine != NULL && mine->database == MyDatabaseId)
+	if (database_mine() != NULL)
 		wake_worker_of(mine, due, arrivals);
 }
 
@@ -409,8 +401,7 @@ database_map_missing(DatabaseState *state, TimestampTz due)
 void
 database_found_no_room(void)
 {
-	if (mine != NULL && mine->database == MyDatabaseId &&
-		pg_atomic_read_u32(&mine->no_room) == 0)
+	if (database_mine() != NULL && pg_atomic_read_u32(&mine->no_room) == 0)
 		pg_atomic_write_u32(&mine->no_room, 1);
 }
 
@@ -442,7 +433,7 @@ database_history_written(int table)
 {
 	uint32		bit = (uint32) 1 << table;
 
-	if (mine == NULL || mine->database != MyDatabaseId)
+	if (database_mine() == NULL)
 		return;
 	if ((pg_atomic_read_u32(&mine->history_tables) & bit) == 0)
 		pg_atomic_fetch_or_u32(&mine->history_tables, bit);
@@ -456,7 +447,7 @@ database_history_written(int table)
 bool
 database_take_history_written(void)
 {
-	return mine != NULL && mine->database == MyDatabaseId &&
+	return database_mine() != NULL &&
 		pg_atomic_exchange_u32(&mine->history_written, 0) != 0;
 }
 
@@ -466,7 +457,7 @@ database_take_history_table(int table)
 {
 	uint32		bit = (uint32) 1 << table;
 
-	return mine != NULL && mine->database == MyDatabaseId &&
+	return database_mine() != NULL &&
 		(pg_atomic_fetch_and_u32(&mine->history_tables, ~bit) & bit) != 0;
 }
 
@@ -572,8 +563,8 @@ database_end(XactEvent event)
 
 	for (int i = 0; i < WORKER_COUNTERS; i++)
 	{
-		if (event == XACT_EVENT_COMMIT && counts[i] > 0 && mine != NULL &&
-			mine->database == MyDatabaseId)
+		if (event == XACT_EVENT_COMMIT && counts[i] > 0 &&
+			database_mine() != NULL)
 			pg_atomic_fetch_add_u64(&mine->counters[i], counts[i]);
 		counts[i] = 0;
 	}

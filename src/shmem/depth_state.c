@@ -91,35 +91,17 @@ typedef struct SharedRecount
 
 static SharedRecount *shared = NULL;
 
-static void init_recount(void *area);
-static void attach_recount(void *area);
 static DepthState *my_depth_state(void);
 static void depth_lose(DepthState *state);
 static bool is_shown_by_last_step(TransactionId xid, bool *known);
 
 /* --- Setting up --- */
 
-static void
-init_recount(void *area)
-{
-	SharedRecount *new = area;
-
-	shmem_init_lock(&new->lock, LOCK_RECOUNT);
-	new->database = InvalidOid;
-	new->generation = 0;
-}
-
-static void
-attach_recount(void *area)
-{
-	shared = area;
-}
-
 /* To be called once, when the library is loaded. */
 void
 depth_init(void)
 {
-	shmem_add_area(sizeof(SharedRecount), init_recount, attach_recount);
+	shmem_add_area(&shared, sizeof(SharedRecount), LOCK_RECOUNT, NULL, NULL);
 }
 
 /* Initialize the state when shared memory is created. */

@@ -8,8 +8,8 @@
  *	  it has committed.  The worker of the database writes it to the table of
  *	  counters, and then removes it.
  *
- *	  There is one entry for a queue.  If there is no room for another one, the
- *	  oldest is lost: so many queues have had an error within a second.
+ *	  There is one entry for a queue.  If there is no room for another one, an
+ *	  old one is lost: very many queues have had an error within a second.
  *
  * src/shmem/error_state.c
  *
@@ -22,8 +22,10 @@
 
 #include "shmem/error_state.h"
 #include "shmem/shmem.h"
+#include "util/hash.h"
 
 #define ERRORS_MAX		256
+#define ERRORS_TRIED	16		/* where the entry of a queue may be */
 
 typedef struct SharedErrors
 {
@@ -33,43 +35,38 @@ typedef struct SharedErrors
 
 static SharedErrors *shared = NULL;
 
-static void init_errors(void *area);
-static void attach_errors(void *area);
-static QueueError *find_error(Oid extension, int32 queue_id);
-
-static void
-init_errors(void *area)
-{
-	shmem_init_lock(&((SharedErrors *) area)->lock, LOCK_ERRORS);
-}
-
-static void
-attach_errors(void *area)
-{
-	shared = area;
-}
+static QueueError *find_error(Oid extension, int32 queue_id, bool *found);
 
 /* To be called once, when the library is loaded. */
 void
 error_state_init(void)
 {
-	shmem_add_area(sizeof(SharedErrors), init_errors, attach_errors);
+	shmem_add_area(&shared, sizeof(SharedErrors), LOCK_ERRORS, NULL, NULL);
 }
 
-/* Returns the entry of a queue of this database; NULL if there is none. */
+/*
+ * Returns the entry of a queue of this database, or if it has none, the oldest
+ * one in its place, or a free one.
+ */
 static QueueError *
-find_error(Oid extension, int32 queue_id)
+find_error(Oid extension, int32 queue_id, bool *found)
 {
-	Assert(LWLockHeldByMe(&shared->lock));
-	for (int i = 0; i < ERRORS_MAX; i++)
-	{
-		QueueError *error = &shared->errors[i];
+	uint32		first = hash_in_database(queue_id);
+	QueueError *oldest = NULL;
 
-		if (error->queue_id == queue_id && error->extension == extension &&
-			error->database == MyDatabaseId)
+	Assert(LWLockHeldByMe(&shared->lock));
+	for (int i = 0; i < ERRORS_TRIED; i++)
+	{
+		QueueError *error = &shared->errors[(first + i) % ERRORS_MAX];
+
+		*found = error->queue_id == queue_id &&
+			error->extension == extension && error->database == MyDatabaseId;
+		if (*found)
 			return error;
+		if (oldest == NULL || error->error_at < oldest->error_at)
+			oldest = error;
 	}
-	return NULL;
+	return oldest;
 }
 
 /* Set the last error of a queue.  To be called after the commit. */
@@ -78,30 +75,20 @@ error_state_set(Oid extension, int32 queue_id, const char *text,
 				TimestampTz error_at)
 {
 	QueueError *error;
+	bool		found;
 
 	shmem_lock(&shared->lock, LW_EXCLUSIVE);
-	error = find_error(extension, queue_id);
-	if (error == NULL)
-	{
-		/* A free entry, or the oldest one */
-		error = &shared->errors[0];
-		for (int i = 1; i < ERRORS_MAX && OidIsValid(error->database); i++)
-			if (!OidIsValid(shared->errors[i].database) ||
-				shared->errors[i].error_at < error->error_at)
-				error = &shared->errors[i];
-	}
+	error = find_error(extension, queue_id, &found);
 
 	/* Another transaction may have set a later one, and committed before. */
-	else if (error->error_at > error_at)
+	if (error->error_at <= error_at)
 	{
-		LWLockRelease(&shared->lock);
-		return;
+		error->database = MyDatabaseId;
+		error->extension = extension;
+		error->queue_id = queue_id;
+		error->error_at = error_at;
+		strlcpy(error->message, text, sizeof(error->message));
 	}
-	error->database = MyDatabaseId;
-	error->extension = extension;
-	error->queue_id = queue_id;
-	error->error_at = error_at;
-	strlcpy(error->message, text, sizeof(error->message));
 	LWLockRelease(&shared->lock);
 }
 
@@ -109,14 +96,12 @@ error_state_set(Oid extension, int32 queue_id, const char *text,
 bool
 error_state_get(Oid extension, int32 queue_id, QueueError *error)
 {
-	QueueError *found;
+	bool		found;
 
 	shmem_lock(&shared->lock, LW_SHARED);
-	found = find_error(extension, queue_id);
-	if (found != NULL)
-		*error = *found;
+	*error = *find_error(extension, queue_id, &found);
 	LWLockRelease(&shared->lock);
-	return found != NULL;
+	return found;
 }
 
 /*
@@ -143,11 +128,12 @@ error_state_next(int *from, QueueError *error)
 void
 error_state_remove(const QueueError *error)
 {
-	QueueError *found;
+	QueueError *entry;
+	bool		found;
 
 	shmem_lock(&shared->lock, LW_EXCLUSIVE);
-	found = find_error(error->extension, error->queue_id);
-	if (found != NULL && found->error_at == error->error_at)
-		found->database = InvalidOid;
+	entry = find_error(error->extension, error->queue_id, &found);
+	if (found && entry->error_at == error->error_at)
+		memset(entry, 0, sizeof(QueueError));
 	LWLockRelease(&shared->lock);
 }

@@ -96,11 +96,10 @@ segment_state(void)
 	DatabaseState *mine = database_mine();
 
 	/*
-	 * The entry may have been given to another database, or describe an
-	 * extension that was dropped.  On a standby nothing is published.
+	 * The entry may describe an extension that was dropped.  On a standby
+	 * nothing is published.
 	 */
-	if (mine == NULL || mine->database != MyDatabaseId ||
-		RecoveryInProgress() ||
+	if (mine == NULL || RecoveryInProgress() ||
 		pg_atomic_read_u32(&mine->ring.extension) != catalog_queue_oid())
 		return NULL;
 	return &mine->ring;
@@ -330,7 +329,7 @@ segment_end_transaction(bool commit)
 	uint32		what = commit ? deleted : 0;
 
 	deleted = 0;
-	if (what == 0 || mine == NULL || mine->database != MyDatabaseId)
+	if (what == 0 || mine == NULL)
 		return;
 
 	/* The worker checks an active segment when its ring has switched. */

@@ -45,7 +45,7 @@
  * To be increased when the meaning of something shared changes, and no size
  * does.
  */
-#define LAYOUT_VERSION	5
+#define LAYOUT_VERSION	6
 
 /*
  * The size of the named segment.  It stays the same in all versions of the
@@ -63,7 +63,9 @@ typedef struct Header
 
 typedef struct Area
 {
+	void	  **pointer;
 	Size		offset;
+	LockKind	lock;
 	void		(*init) (void *area);
 	void		(*attach) (void *area);
 } Area;
@@ -98,22 +100,24 @@ static void set_up_memory(void);
 static void find_memory_segment(void);
 
 /*
- * Provide an area for a file.  init is called once, with memory that is all
- * zero; attach in each process.  To be called before shmem_init().
+ * Provide an area for a file, to which *pointer points in each process.  It is
+ * all zero at first, but for a lock of that kind at its beginning, unless that
+ * is LOCK_NONE.  Then init is called once, and attach in each process, unless
+ * they are NULL.  To be called before shmem_init().
  */
 void
-shmem_add_area(Size size, void (*init) (void *area),
-			   void (*attach) (void *area))
+shmem_add_area(void *pointer, Size size, LockKind lock,
+			   void (*init) (void *area), void (*attach) (void *area))
 {
 	/* If _PG_init() has failed, the session loads the library once more. */
 	for (int i = 0; i < nareas; i++)
-		if (areas[i].init == init)
+		if (areas[i].pointer == pointer)
 			return;
 	if (nareas == AREAS_MAX)
 		elog(ERROR, "shared memory has more areas than %d", AREAS_MAX);
 	areas[nareas++] = (Area)
 	{
-		total, init, attach
+		pointer, total, lock, init, attach
 	};
 	total += MAXALIGN(size);
 }
@@ -139,7 +143,14 @@ initialize_memory(void *memory)
 	for (int i = 0; i < LOCK_KINDS; i++)
 		header->tranches[i] = compat_new_tranche(tranche_names[i]);
 	for (int i = 0; i < nareas; i++)
-		areas[i].init((char *) memory + areas[i].offset);
+	{
+		void	   *area = (char *) memory + areas[i].offset;
+
+		if (areas[i].lock != LOCK_NONE)
+			shmem_init_lock(area, areas[i].lock);
+		if (areas[i].init != NULL)
+			areas[i].init(area);
+	}
 }
 
 static void
@@ -149,7 +160,11 @@ attach_to_memory(void *memory)
 	for (int i = 0; i < LOCK_KINDS; i++)
 		compat_register_tranche(header->tranches[i], tranche_names[i]);
 	for (int i = 0; i < nareas; i++)
-		areas[i].attach((char *) memory + areas[i].offset);
+	{
+		*areas[i].pointer = (char *) memory + areas[i].offset;
+		if (areas[i].attach != NULL)
+			areas[i].attach(*areas[i].pointer);
+	}
 }
 
 static void

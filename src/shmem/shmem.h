@@ -28,11 +28,13 @@ typedef enum LockKind
 	LOCK_RUNNERS,				/* the array of runners */
 	LOCK_BATCHES,				/* which batches may have finished */
 	LOCK_ERRORS,				/* the last errors of queues */
-	LOCK_KINDS					/* number of kinds */
+	LOCK_KINDS,					/* number of kinds */
+	LOCK_NONE = LOCK_KINDS
 } LockKind;
 
 extern void shmem_check_preloaded(void);
-extern void shmem_add_area(Size size, void (*init) (void *area),
+extern void shmem_add_area(void *pointer, Size size, LockKind lock,
+						   void (*init) (void *area),
 						   void (*attach) (void *area));
 extern void shmem_init(void);
 extern bool shmem_is_preloaded(void);

@@ -84,8 +84,6 @@ static TransactionId *unknown = NULL;
 /* In the worker: prepared_return() runs, or has failed */
 static bool is_returning = false;
 
-static void init_prepared(void *area);
-static void attach_prepared(void *area);
 static void make_room(void);
 static PreparedItem *next_item(PreparedKind kind);
 static int	take_ended(PreparedItem *items);
@@ -95,26 +93,11 @@ static bool is_listed(TransactionId xid);
 static void find_unknown(void);
 static bool forget_ended(void);
 
-static void
-init_prepared(void *area)
-{
-	SharedPrepared *new = area;
-
-	shmem_init_lock(&new->lock, LOCK_PREPARED);
-	new->n = 0;
-}
-
-static void
-attach_prepared(void *area)
-{
-	shared = area;
-}
-
 /* To be called once, when the library is loaded. */
 void
 prepared_init(void)
 {
-	shmem_add_area(sizeof(SharedPrepared), init_prepared, attach_prepared);
+	shmem_add_area(&shared, sizeof(SharedPrepared), LOCK_PREPARED, NULL, NULL);
 }
 
 /*
