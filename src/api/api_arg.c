@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * api_arg.c
- *	  What several SQL functions do: checks, and names of queues.
+ *	  What SQL functions share: checks, arguments, and the rows that they
+ *	  return.
  *
  * NOTES
  *	  util/args.c has the arguments of other types.
@@ -13,6 +14,7 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
+#include "funcapi.h"
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
 #include "utils/builtins.h"
@@ -20,9 +22,11 @@
 
 #include "api/api_arg.h"
 #include "catalog/relations.h"
+#include "queue/message_result.h"
 #include "queue/registry.h"
 #include "storage/claim_id.h"
 #include "util/args.h"
+#include "util/compat.h"
 #include "util/settings.h"
 
 static bool notice_given = false;	/* in this session */
@@ -211,4 +215,70 @@ arg_claim_id(FunctionCallInfo fcinfo, int arg, const Queue *queue,
 	return !PG_ARGISNULL(arg) &&
 		claim_id_parse(queue->id, text_to_cstring(PG_GETARG_TEXT_PP(arg)),
 					   claim);
+}
+
+/* --- Rows that SQL functions return --- */
+
+void
+api_row_add(ApiRow *row, Datum value)
+{
+	api_row_add_or_null(row, value, false);
+}
+
+void
+api_row_add_or_null(ApiRow *row, Datum value, bool isnull)
+{
+	Assert(row->n < API_ROW_COLUMNS);
+	row->values[row->n] = value;
+	row->isnull[row->n++] = isnull;
+}
+
+/* Add a text, or null for a NULL pointer. */
+void
+api_row_add_text(ApiRow *row, const char *text)
+{
+	api_row_add_or_null(row, text == NULL ? 0 : CStringGetTextDatum(text),
+						text == NULL);
+}
+
+/* Add a time, or null if there is none: 0, or one that is not finite. */
+void
+api_row_add_time(ApiRow *row, TimestampTz time)
+{
+	api_row_add_or_null(row, TimestampTzGetDatum(time),
+						time == 0 || !IS_VALID_TIMESTAMP(time));
+}
+
+/* Add the row to the set that the function returns. */
+void
+api_row_put(ApiRow *row, FunctionCallInfo fcinfo)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	/* An extension that is older than the library may have fewer columns. */
+	Assert(row->n >= rsinfo->setDesc->natts);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row->values,
+						 row->isnull);
+}
+
+/* Returns the row as the result of a procedure. */
+Datum
+api_row_return(ApiRow *row, FunctionCallInfo fcinfo)
+{
+	TupleDesc	desc;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc),
+											 row->values, row->isnull));
+}
+
+/* Have the SQL function return the messages that are added to the result. */
+void
+api_begin_messages(FunctionCallInfo fcinfo, MessageResult *result)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	InitMaterializedSRF(fcinfo, 0);
+	message_result_to_store(result, rsinfo->setResult, rsinfo->setDesc);
 }

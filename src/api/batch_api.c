@@ -16,7 +16,6 @@
 #include "utils/builtins.h"
 
 #include "api/api_arg.h"
-#include "api/api_row.h"
 #include "catalog/numbers.h"
 #include "claim/cancel.h"
 #include "push/push_batch.h"
@@ -31,15 +30,6 @@ PG_FUNCTION_INFO_V1(sql_batch_close);
 PG_FUNCTION_INFO_V1(sql_batch_cancel);
 PG_FUNCTION_INFO_V1(sql_batch_status);
 PG_FUNCTION_INFO_V1(sql_batch_list);
-
-static void add_time(ApiRow *row, TimestampTz at);
-
-/* Add a time, or a null if it is DT_NOEND. */
-static void
-add_time(ApiRow *row, TimestampTz at)
-{
-	api_row_add_or_null(row, TimestampTzGetDatum(at), at == DT_NOEND);
-}
 
 /*
  * batch_create(name text = NULL, keep_open boolean = false, q text = NULL)
@@ -192,8 +182,8 @@ sql_batch_status(PG_FUNCTION_ARGS)
 	api_row_add(&row, Int64GetDatum(batch.failed));
 	api_row_add(&row, Int64GetDatum(waiting));
 	api_row_add(&row, TimestampTzGetDatum(batch.created_at));
-	add_time(&row, batch.closed_at);
-	add_time(&row, batch.finished_at);
+	api_row_add_time(&row, batch.closed_at);
+	api_row_add_time(&row, batch.finished_at);
 	api_row_put(&row, fcinfo);
 	return (Datum) 0;
 }
@@ -228,8 +218,8 @@ sql_batch_list(PG_FUNCTION_ARGS)
 		api_row_add(&row, Int64GetDatum(batch.id));
 		api_row_add_text(&row, batch.name);
 		api_row_add(&row, TimestampTzGetDatum(batch.created_at));
-		add_time(&row, batch.closed_at);
-		add_time(&row, batch.finished_at);
+		api_row_add_time(&row, batch.closed_at);
+		api_row_add_time(&row, batch.finished_at);
 		api_row_put(&row, fcinfo);
 		limit--;
 	}

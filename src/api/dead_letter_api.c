@@ -13,7 +13,6 @@
 #include "funcapi.h"
 
 #include "api/api_arg.h"
-#include "api/api_row.h"
 #include "claim/dead_letter.h"
 #include "queue/message_list.h"
 #include "queue/missing_queue.h"

@@ -14,7 +14,6 @@
 #include "utils/jsonb.h"
 
 #include "api/api_arg.h"
-#include "api/api_row.h"
 #include "claim/claim_message.h"
 #include "claim/claim_update.h"
 #include "jobs/job_attempt.h"

@@ -28,7 +28,6 @@
 #include "utils/timestamp.h"
 
 #include "api/api_arg.h"
-#include "api/api_row.h"
 #include "catalog/relations.h"
 #include "jobs/runner_pool.h"
 #include "queue/acl.h"
@@ -55,7 +54,7 @@ PG_FUNCTION_INFO_V1(sql_queue_segment_is_whole);
 PG_FUNCTION_INFO_V1(sql_queue_runners);
 
 static int	parse_version(const char *version);
-static void add_time(ApiRow *row, TimestampTz time);
+static HeapTuple get_new_row(FunctionCallInfo fcinfo, const char *function);
 static void put_worker(FunctionCallInfo fcinfo, DatabaseState *state);
 static void put_runner(FunctionCallInfo fcinfo, const Runner *runner,
 					   TimestampTz now, int64 monotonic);
@@ -86,7 +85,8 @@ parse_version(const char *version)
  * another one than on the disk, or than that of the extension in this
  * database.  A script that updates the extension calls it with its own
  * version, so that it fails with a hint, and not because a C function is
- * missing.  When it commits, all sessions look again which tables there are.
+ * missing.  When it commits, all sessions look again which tables there are,
+ * and a worker is started for the database.
  *
  * Errors: 55000 the library is older than required, 22023 no version.
  */
@@ -105,7 +105,10 @@ sql_queue_library_version(PG_FUNCTION_ARGS)
 						   QUEUE_VERSION),
 				 errhint("If the new library is installed, restart the server (or connect again, if \"shared_preload_libraries\" does not have it), and repeat the command.")));
 	if (creating_extension)
+	{
 		catalog_invalidate();
+		database_record_change(CHANGE_EXTENSION_CREATED);
+	}
 	PG_RETURN_TEXT_P(cstring_to_text(QUEUE_VERSION));
 }
 
@@ -181,14 +184,6 @@ sql_queue_roles_exist(PG_FUNCTION_ARGS)
 
 /* --- Views of processes --- */
 
-/* Add a time, or null if there is none. */
-static void
-add_time(ApiRow *row, TimestampTz time)
-{
-	api_row_add_or_null(row, TimestampTzGetDatum(time),
-						time == 0 || !IS_VALID_TIMESTAMP(time));
-}
-
 /* Return the row of a database. */
 static void
 put_worker(FunctionCallInfo fcinfo, DatabaseState *state)
@@ -205,8 +200,8 @@ put_worker(FunctionCallInfo fcinfo, DatabaseState *state)
 	api_row_add(&row, ObjectIdGetDatum(state->database));
 	api_row_add_text(&row, states[state->state]);
 	api_row_add_or_null(&row, Int32GetDatum(state->pid), state->pid == 0);
-	add_time(&row, state->last_run);
-	add_time(&row, (TimestampTz) pg_atomic_read_u64(&state->next_due));
+	api_row_add_time(&row, state->last_run);
+	api_row_add_time(&row, (TimestampTz) pg_atomic_read_u64(&state->next_due));
 	for (int i = 0; i < WORKER_COUNTERS; i++)
 	{
 		uint64		counter = pg_atomic_read_u64(&state->counters[i]);
@@ -215,7 +210,7 @@ put_worker(FunctionCallInfo fcinfo, DatabaseState *state)
 	}
 	api_row_add_text(&row, state->last_error[0] == '\0' ? NULL :
 					 state->last_error);
-	add_time(&row, state->last_error_at);
+	api_row_add_time(&row, state->last_error_at);
 	api_row_put(&row, fcinfo);
 }
 
@@ -260,6 +255,22 @@ sql_queue_restored(PG_FUNCTION_ARGS)
 	PG_RETURN_POINTER(NULL);
 }
 
+/* Returns the row that is to be written, for a trigger before each row. */
+static HeapTuple
+get_new_row(FunctionCallInfo fcinfo, const char *function)
+{
+	TriggerData *trigger = api_check_trigger(fcinfo, function);
+
+	if (!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" was not called by trigger manager before a row",
+						function)));
+	return TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ?
+		trigger->tg_newtuple : trigger->tg_trigtuple;
+}
+
 /*
  * queue_data.forget() returns void
  *
@@ -286,19 +297,9 @@ sql_queue_forget(PG_FUNCTION_ARGS)
 Datum
 sql_queue_not_replicated(PG_FUNCTION_ARGS)
 {
-	TriggerData *trigger = (TriggerData *) fcinfo->context;
+	HeapTuple	tuple = get_new_row(fcinfo, "queue_data.not_replicated");
 
-	if (!CALLED_AS_TRIGGER(fcinfo) ||
-		!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
-		!TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" was not called by trigger manager before a row",
-						"queue_data.not_replicated")));
-	if (IsLogicalWorker())
-		PG_RETURN_POINTER(NULL);
-	PG_RETURN_POINTER(TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ?
-					  trigger->tg_newtuple : trigger->tg_trigtuple);
+	PG_RETURN_POINTER(IsLogicalWorker() ? NULL : tuple);
 }
 
 /*
@@ -342,21 +343,13 @@ sql_queue_superusers_only(PG_FUNCTION_ARGS)
 Datum
 sql_queue_handler_loaded(PG_FUNCTION_ARGS)
 {
+	HeapTuple	tuple = get_new_row(fcinfo, "queue_data.handler_loaded");
 	TriggerData *trigger = (TriggerData *) fcinfo->context;
 	int			column = Anum_handler_loaded_by;
 	Datum		value = TimestampTzGetDatum(MyStartTimestamp);
 	bool		isnull = false;
 
-	if (!CALLED_AS_TRIGGER(fcinfo) ||
-		!TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
-		!TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
-		ereport(ERROR,
-				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
-				 errmsg("function \"%s\" was not called by trigger manager before a row",
-						"queue_data.handler_loaded")));
-	PG_RETURN_POINTER(heap_modify_tuple_by_cols(TRIGGER_FIRED_BY_UPDATE(trigger->tg_event) ?
-												trigger->tg_newtuple :
-												trigger->tg_trigtuple,
+	PG_RETURN_POINTER(heap_modify_tuple_by_cols(tuple,
 												RelationGetDescr(trigger->tg_relation),
 												1, &column, &value, &isnull));
 }
@@ -439,7 +432,7 @@ sql_queue_runners(PG_FUNCTION_ARGS)
 	int			n;
 
 	InitMaterializedSRF(fcinfo, 0);
-	runners = pool_list(&n);
+	runners = pool_list(&n, false);
 	for (int i = 0; i < n; i++)
 		put_runner(fcinfo, &runners[i], now, monotonic);
 	return (Datum) 0;

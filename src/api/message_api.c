@@ -13,7 +13,6 @@
 #include "miscadmin.h"
 
 #include "api/api_arg.h"
-#include "api/api_row.h"
 #include "queue/message_list.h"
 #include "queue/message_result.h"
 #include "queue/missing_queue.h"

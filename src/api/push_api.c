@@ -16,13 +16,17 @@
 
 #include "catalog/pg_type.h"
 #include "fmgr.h"
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/json.h"
+#include "utils/numeric.h"
 #include "utils/timestamp.h"
 
 #include "api/api_arg.h"
 #include "api/push_api.h"
-#include "push/dedup_body.h"
 #include "push/lazy_push.h"
 #include "push/push.h"
 #include "push/push_once.h"
@@ -31,7 +35,7 @@
 #include "storage/batches.h"
 #include "util/args.h"
 #include "util/compat.h"
-#include "util/digest.h"
+#include "util/hash.h"
 #include "util/limits.h"
 #include "util/settings.h"
 
@@ -41,15 +45,22 @@ PG_FUNCTION_INFO_V1(sql_queue_push_once);
 PG_FUNCTION_INFO_V1(sql_queue_push_batch);
 PG_FUNCTION_INFO_V1(sql_queue_dedup_key);
 
+/* Keys of a body that begin so name its root job (root_job.c). */
+#define ROOT_PREFIX		"rootJob"
+
 static void get_batch_args(FunctionCallInfo fcinfo, int batch,
 						   NewMessage *message);
 static void get_unique_args(FunctionCallInfo fcinfo, int at,
 							NewMessage *message);
 static const char *get_push_args(FunctionCallInfo fcinfo, int body,
 								 bool has_batch, NewMessage *message);
+static text *dedup_body_key(Jsonb *body, Datum *ignore, int n);
 static Datum *get_elements(ArrayType *array, const char *name, Oid type,
 						   bool **nulls, int *n);
 static void set_group_keys(ArrayType *array, NewMessage *messages, int n);
+static bool is_ignored_key(const JsonbValue *key, Datum *ignore, int n);
+static void append_json_scalar(StringInfo out, const JsonbValue *value);
+static void append_body(StringInfo out, Jsonb *body, Datum *ignore, int n);
 
 /* --- One message --- */
 
@@ -506,6 +517,127 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 }
 
 /* --- Deduplication keys --- */
+
+/* Returns whether to leave out this key of the body. */
+static bool
+is_ignored_key(const JsonbValue *key, Datum *ignore, int n)
+{
+	if (key->val.string.len >= (int) strlen(ROOT_PREFIX) &&
+		memcmp(key->val.string.val, ROOT_PREFIX, strlen(ROOT_PREFIX)) == 0)
+		return true;
+	for (int i = 0; i < n; i++)
+	{
+		text	   *name = DatumGetTextPP(ignore[i]);
+
+		if ((int) VARSIZE_ANY_EXHDR(name) == key->val.string.len &&
+			memcmp(VARDATA_ANY(name), key->val.string.val,
+				   key->val.string.len) == 0)
+			return true;
+	}
+	return false;
+}
+
+static void
+append_json_scalar(StringInfo out, const JsonbValue *value)
+{
+	switch (value->type)
+	{
+		case jbvNull:
+			appendStringInfoString(out, "null");
+			break;
+		case jbvBool:
+			appendStringInfoString(out, value->val.boolean ? "true" : "false");
+			break;
+		case jbvNumeric:
+			appendStringInfoString(out, numeric_normalize(value->val.numeric));
+			break;
+		case jbvString:
+			escape_json(out, pnstrdup(value->val.string.val,
+									  value->val.string.len));
+			break;
+		default:
+			elog(ERROR, "unexpected type of a JSON value: %d",
+				 (int) value->type);
+	}
+}
+
+/*
+ * Append the body as text, without the ignored keys.  The text is unambiguous,
+ * so two bodies have the same one only if they are equal; and those that are
+ * equal as jsonb have the same one: jsonb keeps the keys of an object in one
+ * order, and numbers are written in their normal form, because 1.0 and 1 are
+ * equal.  The text is never stored, but keys that clients have stored depend on
+ * it, so it must not change between versions.
+ */
+static void
+append_body(StringInfo out, Jsonb *body, Datum *ignore, int n)
+{
+	JsonbIterator *it = JsonbIteratorInit(&body->root);
+	JsonbIteratorToken token;
+	JsonbValue	v;
+	int			depth = 0;
+
+	while ((token = JsonbIteratorNext(&it, &v, false)) != WJB_DONE)
+	{
+		CHECK_FOR_INTERRUPTS();
+		switch (token)
+		{
+			case WJB_BEGIN_OBJECT:
+				appendStringInfoChar(out, '{');
+				depth++;
+				break;
+			case WJB_BEGIN_ARRAY:
+
+				/*
+				 * A scalar is in an array of its own, and must not look like
+				 * one.
+				 */
+				appendStringInfoChar(out, v.val.array.rawScalar ? '=' : '[');
+				depth++;
+				break;
+			case WJB_END_OBJECT:
+			case WJB_END_ARRAY:
+				appendStringInfoChar(out, token == WJB_END_OBJECT ? '}' : ']');
+				depth--;
+				break;
+			case WJB_KEY:
+				if (depth == 1 && is_ignored_key(&v, ignore, n))
+				{
+					(void) JsonbIteratorNext(&it, &v, true);
+					break;
+				}
+				append_json_scalar(out, &v);
+				appendStringInfoChar(out, ':');
+				break;
+			case WJB_VALUE:
+			case WJB_ELEM:
+				append_json_scalar(out, &v);
+				appendStringInfoChar(out, ',');
+				break;
+			case WJB_DONE:
+				break;
+		}
+	}
+}
+
+/*
+ * The key of a body: a SHA-256 digest in hexadecimal digits.  Keys of the body
+ * that begin with "rootJob", and the n texts in ignore, are left out.
+ */
+static text *
+dedup_body_key(Jsonb *body, Datum *ignore, int n)
+{
+	StringInfoData out;
+	Datum		normal;
+	Datum		digest;
+
+	initStringInfo(&out);
+	append_body(&out, body, ignore, n);
+	normal = PointerGetDatum(cstring_to_text_with_len(out.data, out.len));
+	digest = DirectFunctionCall1(sha256_bytea, normal);
+	return DatumGetTextP(DirectFunctionCall2(binary_encode, digest,
+											 CStringGetTextDatum("hex")));
+}
 
 /*
  * queue_dedup_key(body jsonb, ignore text[] = '{}') returns text

@@ -16,7 +16,6 @@
 #include "utils/timestamp.h"
 
 #include "api/api_arg.h"
-#include "api/api_row.h"
 #include "commands/queue_cmds.h"
 #include "queue/acl.h"
 #include "queue/queue_table.h"

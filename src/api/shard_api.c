@@ -110,7 +110,7 @@ sql_queue_shard_lock(PG_FUNCTION_ARGS)
 	int			shard = get_bounded_int(fcinfo, 0, "shard", 0, SHARDS - 1);
 
 	api_check_can_write("shard_lock()");
-	queue_lock_shard(shard, true);
+	(void) queue_lock_part(shard, LOCK_SHARD, ExclusiveLock, true);
 	PG_RETURN_VOID();
 }
 

@@ -22,7 +22,6 @@
 #include "utils/memutils.h"
 
 #include "api/api_arg.h"
-#include "api/api_row.h"
 #include "api/post_api.h"
 #include "catalog/message_id.h"
 #include "claim/claim.h"

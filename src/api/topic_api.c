@@ -14,7 +14,6 @@
 #include "utils/builtins.h"
 
 #include "api/api_arg.h"
-#include "api/api_row.h"
 #include "api/push_api.h"
 #include "push/publish.h"
 #include "queue/shard.h"

@@ -24,7 +24,6 @@
 #include "utils/timestamp.h"
 
 #include "api/api_arg.h"
-#include "api/api_row.h"
 #include "catalog/message_id.h"
 #include "claim/visibility.h"
 #include "queue/group.h"

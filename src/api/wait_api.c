@@ -19,8 +19,6 @@
 #include "utils/memutils.h"
 
 #include "api/api_arg.h"
-#include "api/api_row.h"
-#include "bgworker/await.h"
 #include "bgworker/wakeup.h"
 #include "claim/claim_scan.h"
 #include "claim/ready.h"

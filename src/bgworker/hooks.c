@@ -10,9 +10,9 @@
  *	  for a few seconds.  The command itself waits up to five seconds for other
  *	  sessions to leave the database, which is enough.
  *
- *	  CREATE EXTENSION, ALTER EXTENSION UPDATE and CREATE DATABASE announce the
- *	  database to the launcher, and DROP EXTENSION wakes the worker, once the
- *	  transaction has committed.
+ *	  CREATE DATABASE announces the database to the launcher, and DROP EXTENSION
+ *	  wakes the worker, once the transaction has committed.  (The scripts of the
+ *	  extension announce their database themselves, by library_version().)
  *
  *	  DROP ROLE that fails because queues refer to the role gets a hint that
  *	  names these queues.
@@ -123,35 +123,13 @@ vacate_for_statement(Node *statement)
 static void
 record_statement(Node *statement)
 {
-	switch (nodeTag(statement))
-	{
-		case T_CreateExtensionStmt:
-			if (strcmp(((CreateExtensionStmt *) statement)->extname,
-					   "queue") == 0)
-				database_record_change(CHANGE_EXTENSION_CREATED);
-			break;
-		case T_AlterExtensionStmt:
+	if (IsA(statement, CreatedbStmt))
+		database_record_change(CHANGE_DATABASE_CREATED);
 
-			/* The worker may have ended until the tables are updated. */
-			if (strcmp(((AlterExtensionStmt *) statement)->extname,
-					   "queue") == 0)
-				database_record_change(CHANGE_EXTENSION_CREATED);
-			break;
-		case T_CreatedbStmt:
-			database_record_change(CHANGE_DATABASE_CREATED);
-			break;
-		case T_DropStmt:
-
-			/*
-			 * It may be ours, by its name or by CASCADE, so the worker
-			 * checks.
-			 */
-			if (((DropStmt *) statement)->removeType == OBJECT_EXTENSION)
-				database_record_change(CHANGE_EXTENSION_DROPPED);
-			break;
-		default:
-			break;
-	}
+	/* It may be ours, by its name or by CASCADE, so the worker checks. */
+	else if (IsA(statement, DropStmt) &&
+			 ((DropStmt *) statement)->removeType == OBJECT_EXTENSION)
+		database_record_change(CHANGE_EXTENSION_DROPPED);
 }
 
 /* Error context callback of DROP ROLE */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wakeup.c
- *	  Waiting for something to claim.
+ *	  Waiting for something to claim, or for the end of a message.
  *
  * NOTES
  *	  A session that waits sleeps on the condition variable of the queue's
@@ -22,6 +22,14 @@
  *	  A queue that does not exist yet, or whose map finds no room, has nothing to
  *	  sleep on: then the session probes ten times a second.
  *
+ *	  A session that waits for the end of a message sleeps on a condition
+ *	  variable (shmem/await_state.c) in the same way.  The transaction that
+ *	  finishes the message, and writes that into the history, wakes it.  Nothing
+ *	  does when a message goes that leaves no row in the history, by a purge or
+ *	  in a queue without _keep_finished, nor when the queue moves to another
+ *	  server, nor at COMMIT PREPARED.  So it also looks from time to time: ten
+ *	  times a second in a queue without history.
+ *
  * src/bgworker/wakeup.c
  *
  *-------------------------------------------------------------------------
@@ -32,6 +40,7 @@
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
 
@@ -40,20 +49,29 @@
 #include "map/availability.h"
 #include "map/availability_reserve.h"
 #include "map/availability_visit.h"
+#include "queue/finished.h"
 #include "queue/missing_queue.h"
+#include "queue/registry.h"
 #include "queue/shard.h"
+#include "shmem/await_state.h"
+#include "storage/message.h"
 #include "util/clock.h"
 #include "util/compat.h"
-#include "util/digest.h"
+#include "util/hash.h"
+#include "util/json.h"
 #include "util/limits.h"
 #include "util/settings.h"
 
-#define POLL_MS			100		/* between probes without a map */
+#define POLL_MS			100		/* between probes if nothing wakes us */
 #define PROBE_MS		5000	/* between probes without being woken */
 #define DUE_MS			50		/* for the worker to do what is due */
 
 static bool probe_queue(const char *name, int32 *id);
 static bool wait_for_arrival(const char *name, int32 id, int64 deadline);
+static Jsonb *form_await_result(const Finished *row);
+static Jsonb *look_for_end(const char *name, int64 id, bool *has_history);
+static Jsonb *wait_for_end(const char *name, int64 id, int64 deadline,
+						   MemoryContext context);
 
 /*
  * Form the name of the channel on which listeners of a queue are notified.
@@ -114,8 +132,8 @@ probe_queue(const char *name, int32 *id)
 /*
  * Returns the milliseconds from now until then, at least 1 and at most max.
  */
-long
-wakeup_ms_until(int64 then, int64 now, long max)
+static long
+ms_until(int64 then, int64 now, long max)
 {
 	return then <= now ? 1 : (long) Min((then - now) / 1000 + 1, max);
 }
@@ -125,8 +143,8 @@ wakeup_ms_until(int64 then, int64 now, long max)
  * that only when it sends the answer, or, where it is set, after
  * client_connection_check_interval.
  */
-void
-wakeup_check_client(void)
+static void
+check_client(void)
 {
 	if (!compat_client_is_connected())
 	{
@@ -140,8 +158,8 @@ wakeup_check_client(void)
  * End the transaction of a procedure, and begin the next one.  The project may
  * be set for the transaction only, and still is the one to wait in.
  */
-void
-wakeup_commit(void)
+static void
+commit_wait(void)
 {
 	char		project[QUEUE_PROJECT_LENGTH + 1];
 
@@ -160,7 +178,7 @@ static bool
 wait_for_arrival(const char *name, int32 id, int64 deadline)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	long		timeout = wakeup_ms_until(deadline, clock_monotonic(), POLL_MS);
+	long		timeout = ms_until(deadline, clock_monotonic(), POLL_MS);
 	AvailabilityMap *map = id != 0 ? availability_begin_wait(id) : NULL;
 	TimestampTz wake_at;
 
@@ -173,7 +191,7 @@ wait_for_arrival(const char *name, int32 id, int64 deadline)
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 timeout, compat_wait_event("QueueWait"));
 		ResetLatch(MyLatch);
-		wakeup_check_client();
+		check_client();
 		return false;
 	}
 
@@ -188,12 +206,12 @@ wait_for_arrival(const char *name, int32 id, int64 deadline)
 	Assert(!TransactionIdIsValid(GetTopTransactionIdIfAny()));
 	Assert(availability_may_wait());
 	wake_at = map_wake_at(map);
-	timeout = wakeup_ms_until(deadline, clock_monotonic(), PROBE_MS);
+	timeout = ms_until(deadline, clock_monotonic(), PROBE_MS);
 
 	/* If the worker is late with what is due, the caller's probe finds it. */
 	if (wake_at < DT_NOEND - DUE_MS * 1000)
-		timeout = Min(timeout, wakeup_ms_until(Max(wake_at, now) + DUE_MS * 1000,
-											   now, PROBE_MS));
+		timeout = Min(timeout, ms_until(Max(wake_at, now) + DUE_MS * 1000,
+										now, PROBE_MS));
 	ConditionVariableTimedSleep(&map->arrival, timeout,
 								compat_wait_event("QueueWait"));
 
@@ -201,7 +219,7 @@ wait_for_arrival(const char *name, int32 id, int64 deadline)
 	 * If this raises an error, the wake-up is passed on, because the wait has
 	 * not ended yet.
 	 */
-	wakeup_check_client();
+	check_client();
 	availability_end_wait(false);
 	return false;
 }
@@ -228,11 +246,137 @@ wakeup_wait(const char *name, int timeout_ms, bool in_statement)
 	do
 	{
 		if (!in_statement)
-			wakeup_commit();
+			commit_wait();
 		ready = wait_for_arrival(name, id, deadline) ||
 			probe_queue(name, &id);
 	} while (!ready && clock_monotonic() < deadline);
 	if (!in_statement)
 		SPI_finish();
 	return ready;
+}
+
+/* --- The end of a message --- */
+
+/* What queue_await returns; NULL: nothing is known of the message. */
+static Jsonb *
+form_await_result(const Finished *row)
+{
+	JsonbInState state = {0};
+
+	compat_push_jsonb(&state, WJB_BEGIN_OBJECT, NULL);
+	json_add_text(&state, "outcome",
+				  row == NULL ? "unknown" : finished_outcomes[row->outcome]);
+	if (row != NULL)
+	{
+		json_add_jsonb(&state, "result",
+					   row->isnull[Anum_finished_result - 1] ? NULL :
+					   DatumGetJsonbP(row->values[Anum_finished_result - 1]));
+		if (row->isnull[Anum_finished_error - 1])
+			json_add_jsonb(&state, "error", NULL);
+		else
+			json_add_text(&state, "error",
+						  TextDatumGetCString(row->values[Anum_finished_error - 1]));
+	}
+	compat_push_jsonb(&state, WJB_END_OBJECT, NULL);
+	return JsonbValueToJsonb(state.result);
+}
+
+/*
+ * Returns what became of a message, or NULL while it is not finished.
+ * *has_history is set to whether its end will be reported.
+ */
+static Jsonb *
+look_for_end(const char *name, int64 id, bool *has_history)
+{
+	Queue		queue;
+	Finished	row;
+	bool		found;
+
+	/* Privileges or the queue may have changed during the sleep. */
+	AcceptInvalidationMessages();
+	if (!finished_open(name, &queue))
+		return form_await_result(NULL);
+	*has_history = queue.keep_finished >= 0;
+	found = finished_fetch(&queue, id, &row);
+	if (!found && message_exists(queue.id, id))
+		return NULL;
+
+	/* It may have been finished since we looked for its row. */
+	found = found || finished_fetch(&queue, id, &row);
+
+	/* This raises an error if the queue is on another server now. */
+	queue_check_left(name, found);
+	return form_await_result(found ? &row : NULL);
+}
+
+/*
+ * Look, and sleep, until the message is finished or the deadline by the
+ * monotonic clock.  Returns what became of it, in this memory context, or
+ * NULL.
+ */
+static Jsonb *
+wait_for_end(const char *name, int64 id, int64 deadline, MemoryContext context)
+{
+	ConditionVariable *condition = await_state_condition(id);
+
+	/* An error cancels that. */
+	ConditionVariablePrepareToSleep(condition);
+	for (bool first = true;; first = false)
+	{
+		bool		has_history = false;
+		Jsonb	   *result = look_for_end(name, id, &has_history);
+		int64		now = clock_monotonic();
+		long		pause;
+
+		if (result != NULL || now >= deadline)
+		{
+			MemoryContext old = MemoryContextSwitchTo(context);
+
+			ConditionVariableCancelSleep();
+			if (result != NULL)
+				result = DatumGetJsonbPCopy(JsonbPGetDatum(result));
+			MemoryContextSwitchTo(old);
+			return result;
+		}
+		if (first && !has_history)
+			ereport(NOTICE,
+					(errmsg("queue \"%s\" keeps no history, so outcomes remain unknown",
+							name),
+					 errhint("Say in its metadata for how many seconds to keep them: queue_update('%s', '{\"_keep_finished\": 86400}').",
+							 name)));
+		pause = ms_until(deadline, now,
+						 has_history ? PROBE_MS : POLL_MS);
+
+		/* What the look has used ends with this, above all its locks. */
+		commit_wait();
+		Assert(availability_may_wait());
+		ConditionVariableTimedSleep(condition, pause,
+									compat_wait_event("QueueAwait"));
+		check_client();
+	}
+}
+
+/*
+ * Wait until a message is finished, at most so many milliseconds; 0 looks
+ * once.  Returns what became of it, or NULL.
+ *
+ * Unless timeout_ms is 0, the caller must be a procedure that may end its
+ * transaction.
+ */
+Jsonb *
+await_message(const char *name, int64 id, int timeout_ms)
+{
+	MemoryContext context = CurrentMemoryContext;
+	bool		has_history;
+	Jsonb	   *result;
+
+	if (timeout_ms == 0)
+		return look_for_end(name, id, &has_history);
+	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
+		elog(ERROR, "SPI_connect_ext failed");
+	result = wait_for_end(name, id, timeout_ms == AWAIT_FOREVER ?
+						  PG_INT64_MAX : clock_monotonic() +
+						  (int64) timeout_ms * 1000, context);
+	SPI_finish();
+	return result;
 }

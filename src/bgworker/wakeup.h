@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wakeup.h
- *	  Waiting for something to claim.
+ *	  Waiting for something to claim, or for the end of a message.
  *
  * src/bgworker/wakeup.h
  *
@@ -10,15 +10,17 @@
 #ifndef QUEUE_WAKEUP_H
 #define QUEUE_WAKEUP_H
 
+#include "utils/jsonb.h"
+
 #define CHANNEL_LENGTH		38	/* bytes of a channel's name */
 
 extern void wakeup_channel_name(const char *project, const char *name,
 								char *channel);
 extern bool wakeup_wait(const char *name, int timeout_ms, bool in_statement);
 
-/* For await.c */
-extern long wakeup_ms_until(int64 then, int64 now, long max);
-extern void wakeup_check_client(void);
-extern void wakeup_commit(void);
+/* The end of a message */
+#define AWAIT_FOREVER	(-1)	/* as a timeout */
+
+extern Jsonb *await_message(const char *name, int64 id, int timeout_ms);
 
 #endif							/* QUEUE_WAKEUP_H */

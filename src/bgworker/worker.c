@@ -29,7 +29,7 @@
  *	  5.  Rates of groups, and deduplication keys, that are not needed any more
  *	  (group_rate.c, dedup.c).
  *
- *	  6.  The tables of the history (worker_history.c).
+ *	  6.  The tables of the history (finished_ring.c).
  *
  *	  Batches that may have finished are an urgent task, too; before task 2 the
  *	  worker repeats probes of batches (worker_batches.c).
@@ -69,14 +69,15 @@
 #include "storage/latch.h"
 #include "storage/lock.h"
 #include "tcop/tcopprot.h"
+#include "utils/timestamp.h"
 
-#include "bgworker/worker.h"
 #include "bgworker/worker_internal.h"
 #include "claim/group_rate.h"
+#include "jobs/runner_dispatch.h"
 #include "jobs/runner_pool.h"
-#include "jobs/runner_watch.h"
 #include "map/shmem_maps.h"
 #include "push/dedup.h"
+#include "queue/finished_ring.h"
 #include "shmem/batch_state.h"
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
@@ -97,6 +98,7 @@
 #define RING_PAUSE		(120 * USECS_PER_SEC)	/* more than segment_recycle.c
 												 * ever asks for */
 #define FORGET_KEYS_PAUSE (60 * USECS_PER_SEC)
+#define HISTORY_RETRY	(10 * USECS_PER_SEC)	/* after a failure */
 #define EXTENSION_PAUSE (USECS_PER_SEC / 10)	/* while it is locked */
 
 Worker		worker;
@@ -104,16 +106,22 @@ Worker		worker;
 static TimestampTz ring_due;	/* when segment_recycle.c has more to do */
 static TimestampTz rates_due;	/* when rates of groups are removed next */
 static TimestampTz keys_due;	/* and deduplication keys */
+static TimestampTz history_due = DT_NOBEGIN;	/* a new worker looks at once */
+
+PGDLLEXPORT void queue_worker_main(Datum arg);
 
 static void worker_exit(int code, Datum arg);
 static bool become_worker(Oid database);
 static void publish_state(WorkerState to);
 static bool recycle_step(void *arg);
+static TaskResult take_steps(TaskStep step, void *arg);
 static void recycle_segments(void);
 static bool forget_rates_step(void *arg);
 static void forget_rates(void);
 static bool forget_keys_step(void *arg);
 static void forget_keys(void);
+static bool history_step(void *arg);
+static void turn_history(void);
 static TimestampTz next_due(void);
 static void leave_if_database_is_wanted(void);
 static bool has_to_look(void);
@@ -266,6 +274,25 @@ recycle_step(void *arg)
 	return segment_recycle_step(&ring_due);
 }
 
+/*
+ * Take steps of a task that is not urgent.  If something is due in a queue,
+ * that comes first: then this returns TASK_MORE, and the next round goes on.
+ */
+static TaskResult
+take_steps(TaskStep step, void *arg)
+{
+	TaskResult	result;
+
+	do
+	{
+		result = task_step(step, arg);
+		worker_do_urgent(false);
+	} while (result == TASK_MORE && !task_must_end() &&
+			 (TimestampTz) pg_atomic_read_u64(&worker.state->next_due) >
+			 GetCurrentTimestamp());
+	return result;
+}
+
 /* Switch and recycle segments, if a session has asked for it or it is time. */
 static void
 recycle_segments(void)
@@ -283,16 +310,7 @@ recycle_segments(void)
 	/* If a session asks for it from here on, it is done in the next round. */
 	pg_atomic_write_u64(&ring->due, (uint64) DT_NOEND);
 	pg_memory_barrier();
-	while ((result = task_step(recycle_step, NULL)) == TASK_MORE &&
-		   !task_must_end())
-	{
-		worker_do_urgent(false);
-
-		/* What is due in queues comes first. */
-		if ((TimestampTz) pg_atomic_read_u64(&worker.state->next_due) <=
-			GetCurrentTimestamp())
-			break;
-	}
+	result = take_steps(recycle_step, NULL);
 
 	/* Go on in the next round, or, after a failure, in a second. */
 	if (result != TASK_DONE)
@@ -318,29 +336,12 @@ forget_rates(void)
 	/* A time that is too far away was set before the clock was set back. */
 	if (now < rates_due && rates_due <= now + GROUP_RATE_PAUSE)
 		return;
-	do
-	{
-		result = task_step(forget_rates_step, &sweep);
-		worker_do_urgent(false);
-
-		/* What is due in queues comes first. */
-	} while (result == TASK_MORE && !task_must_end() &&
-			 (TimestampTz) pg_atomic_read_u64(&worker.state->next_due) >
-			 GetCurrentTimestamp());
-	rates_due = now + GROUP_RATE_PAUSE;
-	if (result == TASK_MORE)
-	{
-		/* Go on in the next round. */
-		rates_due = DT_NOBEGIN;
-		database_wake(DT_NOBEGIN, false);
-		return;
-	}
-	if (sweep.left || result == TASK_FAILED)
+	result = take_steps(forget_rates_step, &sweep);
+	rates_due = result == TASK_MORE ? DT_NOBEGIN : now + GROUP_RATE_PAUSE;
+	if (result != TASK_DONE || sweep.left)
 		database_wake(rates_due, false);
-	sweep = (RateSweep)
-	{
-		0
-	};
+	if (result != TASK_MORE)
+		memset(&sweep, 0, sizeof(sweep));
 }
 
 static bool
@@ -351,28 +352,56 @@ forget_keys_step(void *arg)
 
 /*
  * Remove deduplication keys whose time is over, if that was not done a moment
- * ago.  If there are more, the next round goes on.
+ * ago.
  */
 static void
 forget_keys(void)
 {
 	static TimestampTz from = DT_NOBEGIN;
 	TimestampTz now = GetCurrentTimestamp();
-	TimestampTz next = from;
 	TaskResult	result;
 
 	/* A time that is too far away was set before the clock was set back. */
 	if (now < keys_due && keys_due <= now + FORGET_KEYS_PAUSE)
 		return;
-	keys_due = now + FORGET_KEYS_PAUSE;
-	result = task_step(forget_keys_step, &next);
-	if (result == TASK_DONE || result == TASK_MORE)
-		from = next;
+	result = take_steps(forget_keys_step, &from);
+	keys_due = result == TASK_MORE ? DT_NOBEGIN : now + FORGET_KEYS_PAUSE;
 	if (result == TASK_MORE)
-	{
-		keys_due = DT_NOBEGIN;
 		database_wake(DT_NOBEGIN, false);
-	}
+
+	/* The step that failed may have passed keys that are still there. */
+	if (result == TASK_FAILED)
+		from = DT_NOBEGIN;
+}
+
+static bool
+history_step(void *arg)
+{
+	return finished_ring_step((TimestampTz *) arg);
+}
+
+/*
+ * Switch and truncate the tables of the history, if it is time.  A session that
+ * writes a row says so (database_history_written()), and the worker looks a
+ * little later.  From then on finished_ring_step() says when there is something
+ * to do: nothing, once all tables are empty.
+ */
+static void
+turn_history(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz again;
+	TaskResult	result;
+
+	if (database_take_history_written())
+		history_due = Min(history_due, now + HISTORY_PAUSE);
+	if (now < history_due)
+		return;
+	result = take_steps(history_step, &again);
+	if (result == TASK_DONE)
+		history_due = again;
+	else if (result == TASK_FAILED)
+		history_due = now + HISTORY_RETRY;
 }
 
 /* --- Sleeping --- */
@@ -510,7 +539,7 @@ set_next_round(void)
 	if (notify > 0)
 		database_wake(now + notify, false);
 	database_wake(batches_next_due(), false);
-	database_wake(history_next_due(), false);
+	database_wake(history_due, false);
 
 	/* Nothing was done, and nothing wakes us when the lock is released. */
 	if (worker.extension_locked)
@@ -534,7 +563,7 @@ do_tasks(void)
 {
 	static void (*const tasks[]) (void) = {
 		counts_recount, batches_round, due_queues, counts_round,
-		recycle_segments, forget_rates, forget_keys, history_round
+		recycle_segments, forget_rates, forget_keys, turn_history
 	};
 
 	worker_do_urgent(true);

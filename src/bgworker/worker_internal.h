@@ -71,7 +71,6 @@ typedef enum PostponedTask
 	POSTPONE_PREPARED,
 	POSTPONE_RECOUNT,
 	POSTPONE_BATCHES,
-	POSTPONE_HISTORY,
 	POSTPONE_COUNTERS
 } PostponedTask;
 
@@ -130,10 +129,6 @@ extern bool batches_are_pending(void);
 extern void batches_do_urgent(void);
 extern void batches_round(void);
 extern TimestampTz batches_next_due(void);
-
-/* worker_history.c: the tables of the history */
-extern void history_round(void);
-extern TimestampTz history_next_due(void);
 
 /* worker.c */
 extern void worker_do_urgent(bool call_runners);

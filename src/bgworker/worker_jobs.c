@@ -16,9 +16,7 @@
  */
 #include "postgres.h"
 
-#include "access/xact.h"
 #include "utils/memutils.h"
-#include "utils/resowner.h"
 
 #include "bgworker/worker_internal.h"
 #include "claim/claim_message.h"
@@ -27,13 +25,20 @@
 #include "jobs/handler.h"
 #include "jobs/runner_dispatch.h"
 #include "jobs/runner_pool.h"
-#include "jobs/runner_watch.h"
 #include "map/shmem_maps.h"
 #include "queue/queue_table.h"
 #include "util/errcodes.h"
 #include "util/limits.h"
+#include "util/xact.h"
 
 #define LOOKUPS_AT_ONCE	500		/* queues looked up in one step */
+
+/* A runner that was terminated, and the queue of its job */
+typedef struct GoneRunner
+{
+	const Runner *runner;
+	const Queue *queue;
+} GoneRunner;
 
 static MemoryContext handler_context = NULL;	/* of the array below */
 static HandlerSummary *handlers = NULL; /* by queue; NULL if they have to be
@@ -45,7 +50,7 @@ static int	compare_handlers(const void *a, const void *b);
 static int	ready_handlers(HandlerSummary **ready);
 static bool handler_is_paused(HandlerSummary *handler, int *lookups);
 static bool call_runners_step(void *arg);
-static void retry_message_of_gone(const Queue *queue, const Runner *runner);
+static void retry_message_of_gone(void *arg);
 static void attend_runner(const Runner *runner);
 static bool attend_runner_step(void *arg);
 
@@ -176,36 +181,15 @@ jobs_call_runners(void)
 									 NULL);
 }
 
-/*
- * Retry the job that a runner was running when it was terminated.  The job may
- * have been done just before: then the message is not in the claim any more.
- */
+/* Called in a subtransaction: retry the job that a runner was running. */
 static void
-retry_message_of_gone(const Queue *queue, const Runner *runner)
+retry_message_of_gone(void *arg)
 {
-	ResourceOwner owner = CurrentResourceOwner;
+	const GoneRunner *gone = arg;
 
-	BeginInternalSubTransaction(NULL);
-	PG_TRY();
-	{
-		claim_retry_job(queue, runner->message_id, &runner->claim,
-						"runner was terminated", LockWaitError);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		int			code = geterrcode();
-
-		RollbackAndReleaseCurrentSubTransaction();
-		CurrentResourceOwner = owner;
-		if (code != ERRCODE_CLAIM_NOT_LIVE &&
-			code != ERRCODE_MESSAGE_NOT_IN_CLAIM)
-			PG_RE_THROW();
-		FlushErrorState();
-	}
-	PG_END_TRY();
-	CurrentResourceOwner = owner;
-	MemoryContextSwitchTo(worker.context);
+	claim_retry_job(gone->queue, gone->runner->message_id,
+					&gone->runner->claim, "runner was terminated",
+					LockWaitError);
 }
 
 /*
@@ -216,16 +200,26 @@ static void
 attend_runner(const Runner *runner)
 {
 	bool		paused;
-	bool		gone = runner->state == RUNNER_GONE;
+	bool		is_gone = runner->state == RUNNER_GONE;
 	Queue		queue;
 
 	/* The claim is gone with the queue. */
 	if (!task_open_queue(runner->queue_id, &paused, &queue))
 		return;
+	if (is_gone && runner->message_id != 0)
+	{
+		GoneRunner	gone = {runner, &queue};
+		ErrorData  *error = xact_try(retry_message_of_gone, &gone);
 
-	if (gone && runner->message_id != 0)
-		retry_message_of_gone(&queue, runner);
-	claim_keep_only(&queue, &runner->claim, gone ? 0 : runner->message_id,
+		/*
+		 * The job may have been done just before it was terminated: then the
+		 * message is not in the claim any more.
+		 */
+		if (error != NULL && error->sqlerrcode != ERRCODE_CLAIM_NOT_LIVE &&
+			error->sqlerrcode != ERRCODE_MESSAGE_NOT_IN_CLAIM)
+			ReThrowError(error);
+	}
+	claim_keep_only(&queue, &runner->claim, is_gone ? 0 : runner->message_id,
 					runner->ttl);
 }
 

@@ -21,23 +21,11 @@
 
 #include "bgworker/wakeup.h"
 #include "bgworker/worker_internal.h"
-#include "catalog/relations.h"
 #include "map/availability_visit.h"
 #include "map/shmem_maps.h"
-#include "util/hash.h"
 #include "util/limits.h"
 
 #define NOTIFY_AT_ONCE	1000	/* queues of one transaction */
-#define CHANNELS_MAX	10000	/* entries in the cache of channels */
-
-/* A queue's channel, and its name, which is the payload */
-typedef struct Channel
-{
-	int32		queue_id;		/* key */
-	bool		paused;
-	char		name[QUEUE_NAME_LENGTH + 1];
-	char		channel[CHANNEL_LENGTH + 1];
-} Channel;
 
 /* A queue that was dealt with in the step that runs */
 typedef struct Arrival
@@ -46,14 +34,11 @@ typedef struct Arrival
 	bool		notified;		/* not of a paused queue */
 } Arrival;
 
-static HTAB *channels = NULL;
-static uint64 channels_generation = 0;	/* catalog_generation() of them */
-
 /* To be recorded in shared memory once the step has committed */
 static Arrival arrivals[NOTIFY_AT_ONCE];
 static int	narrivals;
 
-static const Channel *find_channel(int32 queue_id);
+static bool notify_listeners_of(int32 queue_id);
 static bool notify_step(void *arg);
 
 /* Returns whether a flag is up, and notifying is not postponed. */
@@ -72,43 +57,28 @@ notify_is_needed(void)
 }
 
 /*
- * Returns the channel of a queue, or NULL if the queue is gone.  An entry of
- * a paused queue is read again: when queue_resume() commits, its flag is
- * raised before the invalidation message for the row arrives.
+ * Notify the listeners of a queue, unless it is gone.  Returns false if it is
+ * paused: then it is visited when it is resumed.
+ *
+ * A queue whose shard has just left still has its row.  Its listeners claim,
+ * and learn where it is.
  */
-static const Channel *
-find_channel(int32 queue_id)
+static bool
+notify_listeners_of(int32 queue_id)
 {
 	char		project[QUEUE_PROJECT_LENGTH + 1];
 	char		name[QUEUE_NAME_LENGTH + 1];
+	char		channel[CHANNEL_LENGTH + 1];
 	bool		paused;
-	bool		found;
-	Channel    *channel;
 
-	if (channels == NULL || channels_generation != catalog_generation() ||
-		hash_get_num_entries(channels) >= CHANNELS_MAX)
-	{
-		if (channels != NULL)
-			hash_destroy(channels);
-		channels = hash_create_blobs("channels of queues", sizeof(int32),
-									 sizeof(Channel), TopMemoryContext);
-		channels_generation = catalog_generation();
-	}
-	channel = hash_search(channels, &queue_id, HASH_FIND, NULL);
-	if (channel != NULL && !channel->paused)
-		return channel;
-
-	/*
-	 * Listeners of a queue whose shard has just left are notified: they
-	 * claim, and learn where it is.
-	 */
 	if (!queue_any_name_of(queue_id, project, name, &paused))
-		return NULL;
-	channel = hash_search(channels, &queue_id, HASH_ENTER, &found);
-	channel->paused = paused;
-	strlcpy(channel->name, name, sizeof(channel->name));
-	wakeup_channel_name(project, name, channel->channel);
-	return channel;
+		return true;
+	if (paused)
+		return false;
+	wakeup_channel_name(project, name, channel);
+	Async_Notify(channel, name);
+	database_count(COUNT_NOTIFICATIONS, 1);
+	return true;
 }
 
 /*
@@ -119,27 +89,16 @@ static bool
 notify_step(void *arg)
 {
 	uint32	   *from = arg;
-	int			notified = 0;
 
 	for (narrivals = 0; narrivals < NOTIFY_AT_ONCE; narrivals++)
 	{
 		Arrival    *arrival = &arrivals[narrivals];
-		const Channel *channel;
 
 		if (!availability_next_arrivals(worker.extension, from,
 										&arrival->visit))
 			break;
-		channel = find_channel(arrival->visit.queue_id);
-
-		/* A paused queue is visited when it is resumed. */
-		arrival->notified = channel == NULL || !channel->paused;
-		if (channel != NULL && !channel->paused)
-		{
-			Async_Notify(channel->channel, channel->name);
-			notified++;
-		}
+		arrival->notified = notify_listeners_of(arrival->visit.queue_id);
 	}
-	database_count(COUNT_NOTIFICATIONS, notified);
 	return narrivals == NOTIFY_AT_ONCE;
 }
 

@@ -21,7 +21,7 @@
  *	  by way of the dead letter queues of dead letter queues.  To prevent that,
  *	  a change of a queue's dead letter queue takes an exclusive lock on the
  *	  queue's reference, and a share lock on that of each queue in the chain
- *	  that follows, until the transaction ends (queue_lock_dead_letters).  The
+ *	  that follows, until the transaction ends (LOCK_DEAD_LETTERS).  The
  *	  locks are taken in the order of the queues' ids, so that two sessions
  *	  each of which makes one half of a cycle do not deadlock.  After waiting,
  *	  the chain is read again, until it is the one that was locked.
@@ -149,8 +149,9 @@ lock_dead_letter_chain(const Queue *queue, const Queue *dead)
 
 		locked = ids;
 		foreach(cell, ids)
-			queue_lock_dead_letters(lfirst_int(cell),
-									lfirst_int(cell) == queue->id);
+			(void) queue_lock_part(lfirst_int(cell), LOCK_DEAD_LETTERS,
+								   lfirst_int(cell) == queue->id ?
+								   ExclusiveLock : ShareLock, true);
 		if (!queue_by_id(dead->id, &current))
 			queue_missing_error(dead->name);
 		ids = read_dead_letter_chain(queue, &current);

@@ -56,14 +56,16 @@
 #include "storage/pending.h"
 #include "storage/row.h"
 #include "storage/segment.h"
+#include "util/clock.h"
 #include "util/compat.h"
 #include "util/json.h"
 #include "util/settings.h"
+#include "util/xact.h"
 
 /* The worker waits so long for a lock of others at most */
 #define TRY_TIMEOUT		"1ms"
 
-#define WARN_INTERVAL	60000	/* milliseconds */
+#define WARN_INTERVAL	USECS_PER_MINUTE
 
 static QueueDropCallback drop_callback = NULL;
 
@@ -77,7 +79,7 @@ static void write_metadata(const Queue *queue, Jsonb *metadata,
 						   bool default_dead);
 static Jsonb *merge_metadata(Jsonb *metadata, Jsonb *patch);
 static void require_dead_letters(const Queue *queue);
-static bool may_warn(void);
+static void try_require_dead_letters(void *arg);
 pg_noreturn static void not_granted_error(const char *name,
 										  QueuePrivilege privilege, Oid role);
 static void check_set_owner(const Queue *queue, Oid role);
@@ -396,23 +398,15 @@ require_dead_letters(const Queue *queue)
 	SetUserIdAndSecContext(user, context);
 }
 
-/*
- * Returns whether queue_try_require_dead_letters() may warn: at most once a
- * minute, whatever the queue, since a role can have many batches fail.  What
- * failed has emptied the cache that queue_may_warn() needs.
- */
-static bool
-may_warn(void)
+/* Called in a subtransaction: do that without waiting for other sessions. */
+static void
+try_require_dead_letters(void *arg)
 {
-	static TimestampTz warned_at = 0;
-	TimestampTz now = GetCurrentTimestamp();
+	int			nest_level = NewGUCNestLevel();
 
-	/* A time that lies ahead was set before the clock was set back. */
-	if (warned_at <= now &&
-		!TimestampDifferenceExceeds(warned_at, now, WARN_INTERVAL))
-		return false;
-	warned_at = now;
-	return true;
+	settings_set("lock_timeout", TRY_TIMEOUT, false);
+	require_dead_letters(arg);
+	AtEOXact_GUC(true, nest_level);
 }
 
 /*
@@ -424,36 +418,21 @@ may_warn(void)
 bool
 queue_try_require_dead_letters(Queue *queue)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	ErrorData  *volatile error = NULL;
+	static int64 warned_at = 0;
+	ErrorData  *error = xact_try(try_require_dead_letters, queue);
 
-	BeginInternalSubTransaction(NULL);
-	PG_TRY();
-	{
-		int			nest_level = NewGUCNestLevel();
-
-		settings_set("lock_timeout", TRY_TIMEOUT, false);
-		require_dead_letters(queue);
-		AtEOXact_GUC(true, nest_level);
-		ReleaseCurrentSubTransaction();
-	}
-	PG_CATCH();
-	{
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-	}
-	PG_END_TRY();
-	MemoryContextSwitchTo(context);
-	CurrentResourceOwner = owner;
 	if (error == NULL)
 		return queue_find_as(queue->name, GetUserId(), QUEUE_CLAIM,
 							 queue) == QUEUE_OK;
 	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 		ReThrowError(error);
-	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE && may_warn())
+
+	/*
+	 * Whatever the queue, since a role can have many batches fail.  What
+	 * failed has emptied the cache that queue_may_warn() needs.
+	 */
+	if (error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE &&
+		clock_has_passed(&warned_at, WARN_INTERVAL))
 		ereport(WARNING,
 				(errcode(error->sqlerrcode),
 				 errmsg("queue \"%s\" cannot get a dead letter queue: %s",

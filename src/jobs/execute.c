@@ -43,7 +43,7 @@
  *
  *	  A process may end at any point.  Before step 3 has committed, nothing of
  *	  the job's effects exists; the worker gives the messages back that a
- *	  runner has left (runner_watch.c), and after a crash of the server the
+ *	  runner has left (runner_dispatch.c), and after a crash of the server the
  *	  claims run out.
  *
  *	  No lock but the slot is held while a handler's function runs.  So its
@@ -63,10 +63,10 @@
 
 #include "claim/claim.h"
 #include "claim/claim_update.h"
-#include "jobs/batch.h"
 #include "jobs/execute.h"
 #include "jobs/handler_check.h"
 #include "jobs/job_attempt.h"
+#include "jobs/run.h"
 #include "jobs/runner_pool.h"
 #include "map/shmem_maps.h"
 #include "util/clock.h"

@@ -11,7 +11,7 @@
  *
  *	  Locking: a row is inserted, changed or deleted with the queue opened for
  *	  QUEUE_ALTER.  The exception is next_at, which is changed in place under
- *	  a lock of its own (queue_lock_rate).
+ *	  a lock of its own (LOCK_RATE).
  *
  *	  Processes keep handlers in memory.  The queue's invalidation message
  *	  reports each change except that of next_at.  But it is sent after the
@@ -465,7 +465,7 @@ handler_allowance(Handler *handler, TimestampTz now)
 	double		interval = interval_of(row);
 	double		burst = Max(1.0, row->options.rate / RATE_BURST);
 
-	queue_lock_rate(row->queue_id);
+	(void) queue_lock_part(row->queue_id, LOCK_RATE, ExclusiveLock, true);
 	if (!read_next_at(row))
 		return 0;
 

@@ -10,7 +10,7 @@
 #ifndef QUEUE_JOB_ATTEMPT_H
 #define QUEUE_JOB_ATTEMPT_H
 
-#include "jobs/batch.h"
+#include "jobs/run.h"
 
 /*
  * What became of an attempt; the numbers are those of the steps in execute.c.

@@ -17,6 +17,12 @@
  *	  because a type or function there can take the place of one that the
  *	  session means; job_transaction.c says what prevents the rest.
  *
+ *	  When the time limit of a function is up, the running statement is
+ *	  canceled, as by statement_timeout.  A function may catch that error and go
+ *	  on, so it is canceled again each second.  If that does not help either,
+ *	  the worker terminates the process (runner_dispatch.c).  The limit covers
+ *	  the deletion of the job's message too.
+ *
  * src/jobs/job_call.c
  *
  *-------------------------------------------------------------------------
@@ -37,15 +43,17 @@
 #include "commands/trigger.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "storage/latch.h"
 #include "utils/fmgroids.h"
 #include "utils/guc.h"
 #include "utils/portal.h"
 #include "utils/snapmgr.h"
+#include "utils/timeout.h"
+#include "utils/timestamp.h"
 #include "utils/typcache.h"
 
 #include "jobs/handler_check.h"
 #include "jobs/job_call.h"
-#include "jobs/job_timeout.h"
 #include "util/session_lock.h"
 #include "util/settings.h"
 
@@ -56,12 +64,19 @@ typedef struct JobContext
 	int64		message_id;
 } JobContext;
 
+#define CANCEL_INTERVAL		1000	/* ms, between two cancels */
+
+static TimeoutId timeout_id = MAX_TIMEOUTS; /* not registered yet */
+static volatile sig_atomic_t has_fired = false;
+
 static void add_job_context(void *arg);
 static Datum form_argument(const FunctionName *name,
 						   const FoundFunction *function,
 						   ResultMessage *message);
 static bool has_used_temporary_schema(void);
 static void finish_deferred(const JobTransaction *transaction);
+static void cancel_statement(void);
+static void job_timeout_start(int seconds);
 
 /* Error context callback of a job */
 static void
@@ -215,4 +230,58 @@ job_call_discard(void)
 	ResetSequenceCaches();
 	session_lock_release_user_locks();
 	job_transaction_reset_seed();
+}
+
+/* --- The time limit of a function --- */
+
+/* Called in the signal handler of the timeout. */
+static void
+cancel_statement(void)
+{
+	has_fired = true;
+	InterruptPending = true;
+	QueryCancelPending = true;
+	SetLatch(MyLatch);
+}
+
+static void
+job_timeout_start(int seconds)
+{
+	if (timeout_id == MAX_TIMEOUTS)
+		timeout_id = RegisterTimeout(USER_TIMEOUT, cancel_statement);
+	has_fired = false;
+	enable_timeout_every(timeout_id,
+						 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													 seconds * 1000),
+						 CANCEL_INTERVAL);
+}
+
+/* Stop the timeout.  If it has fired, this raises the error. */
+void
+job_timeout_end(void)
+{
+	disable_timeout(timeout_id, false);
+	CHECK_FOR_INTERRUPTS();
+}
+
+/*
+ * Stop the timeout, if it is running, after the transaction has ended.  If it
+ * has fired after an error or after the last check for interrupts, it must not
+ * cancel what follows.
+ */
+void
+job_timeout_reset(void)
+{
+	if (timeout_id == MAX_TIMEOUTS)
+		return;
+	disable_timeout(timeout_id, false);
+	if (has_fired)
+		QueryCancelPending = false;
+}
+
+/* Returns whether the timeout has fired since it was last started. */
+bool
+job_timeout_has_fired(void)
+{
+	return has_fired;
 }

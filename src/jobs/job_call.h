@@ -29,4 +29,9 @@ extern bool job_call_function(const JobTransaction *transaction,
 							  bool is_teardown, ResultMessage *message);
 extern void job_call_discard(void);
 
+/* The time limit of a function */
+extern void job_timeout_end(void);
+extern void job_timeout_reset(void);
+extern bool job_timeout_has_fired(void);
+
 #endif							/* QUEUE_JOB_CALL_H */

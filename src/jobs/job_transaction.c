@@ -43,7 +43,7 @@
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
 
-#include "jobs/job_timeout.h"
+#include "jobs/job_call.h"
 #include "jobs/job_transaction.h"
 #include "util/session_lock.h"
 #include "util/settings.h"

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * run.c
- *	  A run of jobs: the life of a runner, or a call of job_run.
+ *	  A run of jobs: the life of a runner, or a call of job_run; and its
+ *	  batches of messages.
  *
  * NOTES
  *	  The number of jobs of a queue that run at the same time is limited by
@@ -24,6 +25,9 @@
 #include "jobs/run.h"
 #include "queue/queue_lock.h"
 #include "util/clock.h"
+#include "util/settings.h"
+
+static bool run_find_orphan(Run *run);
 
 /* Get ready to run jobs, as the current role. */
 void
@@ -55,7 +59,7 @@ run_is_over(const Run *run)
  * Find out whether the extension for which the run works was dropped, and
  * return that.  To be called after an error.
  */
-bool
+static bool
 run_find_orphan(Run *run)
 {
 	MemoryContext old = CurrentMemoryContext;
@@ -94,4 +98,69 @@ run_release_slot(Run *run)
 		queue_lock_release_slot(run->extension, run->slot.queue_id,
 								run->slot.number);
 	run->slot.number = -1;
+}
+
+/* --- The messages that were claimed at once --- */
+
+/* Execute an action on a batch in a transaction of its own. */
+ErrorData *
+batch_execute(Batch *batch, JobAction action)
+{
+	Run		   *run = batch->run;
+	ErrorData  *error = job_transaction_run(&run->transaction,
+											batch->handler, action, batch);
+
+	/* The abort has released the slot, which is a session-level lock. */
+	if (run->transaction.lost_locks)
+		run->slot.number = -1;
+	return error;
+}
+
+/*
+ * Open the batch's queue for claims.  Returns false if it was dropped, even
+ * if another queue has its name by now, or if it is on another server.
+ */
+bool
+batch_open_queue(const Batch *batch, Queue *queue)
+{
+	return queue_open_local(batch->handler->name, QUEUE_CLAIM, queue) &&
+		queue->id == batch->handler->row.queue_id;
+}
+
+/*
+ * Let a runner wait for locks no longer than this, until the transaction ends:
+ * a role that holds a lock must not keep a runner from other roles.  A session
+ * has its own lock_timeout.
+ */
+void
+batch_limit_lock_wait(const Batch *batch, const char *timeout)
+{
+	if (!batch->run->transaction.is_session)
+		settings_set("lock_timeout", timeout, false);
+}
+
+/*
+ * Record why the handler cannot run; execute_queue() then puts it off.
+ */
+void
+batch_stop(Batch *batch, const char *reason)
+{
+	batch->stopped =
+		MemoryContextStrdup(batch->run->transaction.error_context, reason);
+}
+
+/* Log a failure of the batch, or of its current job. */
+void
+batch_log(Batch *batch, JobLogEvent event, const ErrorData *error)
+{
+	int64		id = batch->result.n == 0 ? 0 :
+	batch_current_message(batch)->id;
+
+	/*
+	 * When the extension was dropped while jobs ran, nothing is left that
+	 * could be done about the failure.
+	 */
+	if (run_find_orphan(batch->run))
+		return;
+	job_log(&batch->run->log, event, batch->handler->name, id, error);
 }

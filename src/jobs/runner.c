@@ -53,7 +53,6 @@
 #include "jobs/execute.h"
 #include "jobs/handler.h"
 #include "jobs/job_log.h"
-#include "jobs/runner.h"
 #include "jobs/runner_pool.h"
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
@@ -65,6 +64,8 @@
 
 static Run	run;
 static int64 idle_since;		/* monotonic clock */
+
+PGDLLEXPORT void queue_runner_main(Datum arg);
 
 static void show_role(Oid role);
 static void become_role(Oid role);

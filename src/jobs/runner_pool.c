@@ -13,7 +13,7 @@
  *	  A runner publishes in its entry whether it is idle, what it has claimed
  *	  and which message it works on.  The worker reads that to call or start
  *	  runners (runner_dispatch.c) and to look after their claims
- *	  (runner_watch.c).
+ *	  (runner_dispatch.c).
  *
  *	  A runner that ends with a claim leaves its entry behind as RUNNER_GONE,
  *	  until the worker has released the claim.  A crash of the server loses the
@@ -208,17 +208,26 @@ pool_vacate(Oid database, bool terminate)
 	LWLockRelease(&runner_pool->lock);
 }
 
-/* Returns a copy of all entries in use, of any database. */
+/*
+ * Returns a copy of all entries in use, of any database; or only of those of
+ * runners that run a job here.
+ */
 Runner *
-pool_list(int *n)
+pool_list(int *n, bool only_jobs)
 {
 	Runner	   *runners = palloc(RUNNERS_MAX * sizeof(Runner));
 
 	*n = 0;
 	shmem_lock(&runner_pool->lock, LW_SHARED);
 	for (int i = 0; i < RUNNERS_MAX; i++)
-		if (runner_pool->runners[i].state != RUNNER_NONE)
-			runners[(*n)++] = runner_pool->runners[i];
+	{
+		const Runner *runner = &runner_pool->runners[i];
+
+		if (only_jobs ? runner->database == MyDatabaseId &&
+			runner->state == RUNNER_BUSY && runner->message_id != 0 :
+			runner->state != RUNNER_NONE)
+			runners[(*n)++] = *runner;
+	}
 	LWLockRelease(&runner_pool->lock);
 	return runners;
 }

@@ -125,18 +125,10 @@ pool_has_not_started(const Runner *runner)
 	return runner->state == RUNNER_STARTING && runner->pid == 0;
 }
 
-/* Returns whether the entry is that of a runner that runs a job here. */
-static inline bool
-pool_runs_job(const Runner *runner)
-{
-	return runner->database == MyDatabaseId &&
-		runner->state == RUNNER_BUSY && runner->message_id != 0;
-}
-
 /* any process */
 extern void pool_vacate(Oid database, bool terminate);
 extern void pool_cancel_message(int32 queue_id, int64 id);
-extern Runner *pool_list(int *n);
+extern Runner *pool_list(int *n, bool only_jobs);
 
 /* for runner_dispatch.c; the lock is held */
 extern bool pool_is_full(const Runner *end, bool *is_local);

@@ -51,14 +51,21 @@ typedef struct LazyPush
 	NewMessage	message;		/* its id is the position until the push */
 } LazyPush;
 
+/* Pushes that are written by one call */
+typedef struct PushGroup
+{
+	const LazyPush *pushes;
+	int			n;
+} PushGroup;
+
 static const char *copy_label(const char *label, const char *previous);
 static void *copy_varlena(const void *value);
 static int	compare_pushes(const void *a, const void *b);
 static bool is_same_write(const LazyPush *a, const LazyPush *b);
 static bool message_fits(const Queue *queue, const NewMessage *message);
 static void write_pushes(const LazyPush *pushes, int n);
-static void warn_of_failure(ErrorData *error, const LazyPush *pushes, int n);
-static ErrorData *try_write_pushes(const LazyPush *pushes, int n);
+static void warn_of_failure(ErrorData *error, const PushGroup *group);
+static void write_group(void *arg);
 static ErrorData *write_sorted_pushes(const LazyPush *pushes, int n);
 static void push_before_end(XactEvent event);
 
@@ -201,82 +208,59 @@ write_pushes(const LazyPush *pushes, int n)
 }
 
 static void
-warn_of_failure(ErrorData *error, const LazyPush *pushes, int n)
+warn_of_failure(ErrorData *error, const PushGroup *group)
 {
 	ereport(WARNING,
 			(errcode(error->sqlerrcode),
 			 errmsg("could not push to queue \"%s\" at the end of the transaction: %s",
-					pushes[0].queue_name, error->message),
+					group->pushes->queue_name, error->message),
 			 errdetail_plural("%d message was dropped.",
-							  "%d messages were dropped.", n, n),
+							  "%d messages were dropped.", group->n, group->n),
 			 error->hint != NULL ? errhint("%s", error->hint) : 0));
+	FreeErrorData(error);
 }
 
-/*
- * Do write_pushes in a subtransaction.  An error becomes a warning, except for
- * a query cancel, which is returned.
- */
-static ErrorData *
-try_write_pushes(const LazyPush *pushes, int n)
+/* Called in a subtransaction: do write_pushes() as the role of the pushes. */
+static void
+write_group(void *arg)
 {
-	MemoryContext context = CurrentMemoryContext;
-	ResourceOwner owner = CurrentResourceOwner;
-	ErrorData  *volatile cancel = NULL;
+	const PushGroup *group = arg;
 	Oid			role;
 	int			security;
 
 	GetUserIdAndSecContext(&role, &security);
-	BeginInternalSubTransaction(NULL);
-	PG_TRY();
-	{
-		SetUserIdAndSecContext(pushes[0].role, security);
-		PushActiveSnapshot(GetTransactionSnapshot());
-		write_pushes(pushes, n);
-		PopActiveSnapshot();
-		SetUserIdAndSecContext(role, security);
-		ReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-	}
-	PG_CATCH();
-	{
-		ErrorData  *error;
-
-		MemoryContextSwitchTo(context);
-		error = CopyErrorData();
-		FlushErrorState();
-		RollbackAndReleaseCurrentSubTransaction();
-		MemoryContextSwitchTo(context);
-		CurrentResourceOwner = owner;
-		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED)
-			cancel = error;
-		else
-		{
-			warn_of_failure(error, pushes, n);
-			FreeErrorData(error);
-		}
-	}
-	PG_END_TRY();
-	return cancel;
+	SetUserIdAndSecContext(group->pushes->role, security);
+	PushActiveSnapshot(GetTransactionSnapshot());
+	write_pushes(group->pushes, group->n);
+	PopActiveSnapshot();
+	SetUserIdAndSecContext(role, security);
 }
 
-/* Push what is sorted.  Returns the error of a query cancel, or NULL. */
+/*
+ * Push what is sorted.  An error becomes a warning, except for that of a query
+ * cancel, which is returned.
+ */
 static ErrorData *
 write_sorted_pushes(const LazyPush *pushes, int n)
 {
 	ErrorData  *cancel = NULL;
 	int			nest_level = NewGUCNestLevel();
-	int			first = 0;
+	PushGroup	group;
 
-	while (first < n && cancel == NULL)
+	for (int first = 0; first < n && cancel == NULL; first += group.n)
 	{
-		int			next = first + 1;
+		ErrorData  *error;
 
-		while (next < n && next - first < setting_max_push_count &&
-			   is_same_write(&pushes[first], &pushes[next]))
-			next++;
-		cancel = try_write_pushes(pushes + first, next - first);
-		first = next;
+		group.pushes = &pushes[first];
+		group.n = 1;
+		while (first + group.n < n && group.n < setting_max_push_count &&
+			   is_same_write(group.pushes, &group.pushes[group.n]))
+			group.n++;
+		error = xact_try(write_group, &group);
+		if (error != NULL && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
+			cancel = error;
+		else if (error != NULL)
+			warn_of_failure(error, &group);
 	}
 	AtEOXact_GUC(true, nest_level);
 	return cancel;

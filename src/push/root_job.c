@@ -50,7 +50,7 @@
 #include "queue/registry.h"
 #include "storage/row.h"
 #include "util/compat.h"
-#include "util/digest.h"
+#include "util/hash.h"
 #include "util/json.h"
 
 /* Fields in the bodies of leaf jobs */

@@ -36,7 +36,6 @@
  */
 #include "postgres.h"
 
-#include "access/heapam.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "commands/tablecmds.h"
@@ -45,7 +44,6 @@
 #include "storage/lmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "catalog/relations.h"
@@ -211,26 +209,21 @@ read_pages(TableRead *read, Relation rel, int64 keep_max)
 {
 	BlockNumber pages = RelationGetNumberOfBlocks(rel);
 	BlockNumber n = Min(PAGES_AT_ONCE, pages - Min(read->page, pages));
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	TableScanDesc scan = table_beginscan_strat(rel, snapshot, 0, NULL, true,
-											   false);
 	Relation	queues = catalog_open_queues(AccessShareLock);
 	HTAB	   *keeps = hash_create_blobs("histories of queues", sizeof(int32),
 										  sizeof(Keep), CurrentMemoryContext);
 	TimestampTz expiry = read->expiry;
+	RowScan		scan;
 	HeapTuple	tuple;
 
-	if (n > 0)
-		heap_setscanlimits(scan, read->page, n);
-	while (n > 0 &&
-		   (tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
+	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
+	row_scan_set_pages(&scan, read->page, n);
+	while (n > 0 && HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
 		int64		keep;
 		TimestampTz finished_at;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!row_is_valid(rel, tuple))
-			continue;
 		keep = keep_seconds(keeps, queues,
 							DatumGetInt32(row_getattr(rel, tuple,
 													  Anum_finished_queue_id)));
@@ -250,8 +243,7 @@ read_pages(TableRead *read, Relation rel, int64 keep_max)
 	}
 	hash_destroy(keeps);
 	table_close(queues, AccessShareLock);
-	table_endscan(scan);
-	UnregisterSnapshot(snapshot);
+	row_scan_end(&scan);
 	ereport(DEBUG2,
 			(errmsg_internal("read %u pages of table %d of the history", n,
 							 read->table)));

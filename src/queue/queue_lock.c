@@ -94,17 +94,6 @@
 
 #define MAX_OBJECT_LOCKS	64	/* on queues, per transaction */
 
-/* Sub-ids of locks on the table of queues; see the NOTES */
-typedef enum LockSubId
-{
-	LOCK_QUEUE = 0,
-	LOCK_DEAD_LETTERS = 1,
-	LOCK_RATE = 2,
-	LOCK_ROLE = 3,
-	LOCK_SHARD = 4,
-	LOCK_SLOT = 16				/* and above */
-} LockSubId;
-
 /* Object locks on queues that this transaction has taken */
 static LocalTransactionId counted_xid = InvalidLocalTransactionId;
 static int	nlocks;
@@ -300,47 +289,17 @@ queue_lock_try(int32 queue_id)
 /* --- What belongs to a queue --- */
 
 /*
- * Lock where a queue's dead letters go: shared against a change, or
- * exclusively to change it.
- */
-void
-queue_lock_dead_letters(int32 queue_id, bool change)
-{
-	(void) lock_queue_object(queue_id, LOCK_DEAD_LETTERS,
-							 change ? ExclusiveLock : ShareLock, true);
-	AcceptInvalidationMessages();
-}
-
-/* Lock the start of a queue's jobs, to count them against the rate. */
-void
-queue_lock_rate(int32 queue_id)
-{
-	(void) lock_queue_object(queue_id, LOCK_RATE, ExclusiveLock, true);
-}
-
-/*
- * Lock the record of a role (role.c): shared while a queue that refers to it
- * is written, exclusively to remove the record.  Returns false if that would
- * take waiting.
+ * Lock something else than a queue to the end of the transaction.  Returns
+ * false if that would take waiting, and "wait" is not set.
  */
 bool
-queue_lock_role(Oid role, bool remove)
+queue_lock_part(int32 id, LockSubId sub_id, LOCKMODE mode, bool wait)
 {
-	return lock_queue_object((int32) role, LOCK_ROLE,
-							 remove ? ExclusiveLock : ShareLock, false) !=
-		LOCKACQUIRE_NOT_AVAIL;
-}
-
-/*
- * Lock a shard until the transaction ends: against a move, or exclusively to
- * move it.
- */
-void
-queue_lock_shard(int shard, bool move)
-{
-	(void) lock_queue_object(shard, LOCK_SHARD,
-							 move ? ExclusiveLock : RowExclusiveLock, true);
-	AcceptInvalidationMessages();
+	if (lock_queue_object(id, sub_id, mode, wait) == LOCKACQUIRE_NOT_AVAIL)
+		return false;
+	if (wait)
+		AcceptInvalidationMessages();
+	return true;
 }
 
 /* --- Slots --- */

@@ -12,6 +12,17 @@
 
 #include "queue/acl.h"
 
+/* Sub-ids of locks on the table of queues; see queue_lock.c */
+typedef enum LockSubId
+{
+	LOCK_QUEUE = 0,
+	LOCK_DEAD_LETTERS = 1,
+	LOCK_RATE = 2,
+	LOCK_ROLE = 3,
+	LOCK_SHARD = 4,
+	LOCK_SLOT = 16				/* and above */
+} LockSubId;
+
 /* What became of locking a queue */
 typedef enum QueueLockResult
 {
@@ -28,11 +39,9 @@ extern QueueLockResult queue_lock(int32 queue_id, QueueAccess access,
 extern void queue_unlock(int32 queue_id, QueueAccess access);
 extern bool queue_lock_try(int32 queue_id);
 
-/* What belongs to it */
-extern void queue_lock_dead_letters(int32 queue_id, bool change);
-extern void queue_lock_rate(int32 queue_id);
-extern bool queue_lock_role(Oid role, bool remove);
-extern void queue_lock_shard(int shard, bool move);
+/* What belongs to it, and more */
+extern bool queue_lock_part(int32 id, LockSubId sub_id, LOCKMODE mode,
+							bool wait);
 
 /* Slots for the concurrent runs of a handler */
 extern int	queue_lock_acquire_slot(int32 queue_id, int nslots);

@@ -31,7 +31,6 @@
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
 
 #include "catalog/numbers.h"
 #include "catalog/relations.h"
@@ -396,11 +395,8 @@ queue_list(text *marker, int limit, text *pattern,
 		   QueueListCallback callback, void *arg)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
-	Relation	index = index_open(catalog_oid(CATALOG_QUEUE_NAME_INDEX),
-								   AccessShareLock);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	ScanKeyData keys[2];
-	SysScanDesc scan;
+	RowScan		scan;
 	HeapTuple	tuple;
 
 	ScanKeyInit(&keys[0], Anum_queue_project, BTEqualStrategyNumber, F_TEXTEQ,
@@ -408,21 +404,18 @@ queue_list(text *marker, int limit, text *pattern,
 	ScanKeyInit(&keys[1], Anum_queue_name, BTGreaterStrategyNumber, F_TEXT_GT,
 				marker != NULL ? PointerGetDatum(marker) :
 				CStringGetTextDatum(""));
-	scan = systable_beginscan_ordered(rel, index, snapshot, 2, keys);
-	while (limit > 0 &&
-		   (tuple = systable_getnext_ordered(scan,
-											 ForwardScanDirection)) != NULL)
+	row_scan_begin(&scan, rel, catalog_oid(CATALOG_QUEUE_NAME_INDEX), keys, 2);
+	while (limit > 0 && HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
 		QueueDescription description;
 
 		CHECK_FOR_INTERRUPTS();
-		if (!row_is_valid(rel, tuple) ||
-			(pattern != NULL &&
-			 !DatumGetBool(DirectFunctionCall2Coll(textregexeq,
-												   C_COLLATION_OID,
-												   row_getattr(rel, tuple,
-															   Anum_queue_name),
-												   PointerGetDatum(pattern)))))
+		if (pattern != NULL &&
+			!DatumGetBool(DirectFunctionCall2Coll(textregexeq,
+												  C_COLLATION_OID,
+												  row_getattr(rel, tuple,
+															  Anum_queue_name),
+												  PointerGetDatum(pattern))))
 			continue;
 		describe_row(rel, tuple, &description);
 		if (!shard_is_local(setting_project,
@@ -431,9 +424,7 @@ queue_list(text *marker, int limit, text *pattern,
 		callback(&description, arg);
 		limit--;
 	}
-	systable_endscan_ordered(scan);
-	UnregisterSnapshot(snapshot);
-	index_close(index, AccessShareLock);
+	row_scan_end(&scan);
 	table_close(rel, AccessShareLock);
 }
 

@@ -31,7 +31,6 @@
 #include "utils/hsearch.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "catalog/relations.h"
 #include "queue/acl.h"
@@ -40,13 +39,14 @@
 #include "queue/registry.h"
 #include "queue/shard.h"
 #include "util/args.h"
+#include "util/clock.h"
 #include "util/limits.h"
 #include "util/settings.h"
 
 #define CACHE_MAX			32768	/* queues, of 0.5 kB each; then the cache
 									 * is emptied */
 #define READ_TRIES			10	/* while queues keep changing */
-#define WARN_INTERVAL		60000	/* milliseconds */
+#define WARN_INTERVAL		USECS_PER_MINUTE
 #define KEY_LENGTH			(QUEUE_PROJECT_LENGTH + QUEUE_NAME_LENGTH + 2)
 
 /* A queue in the session's cache */
@@ -55,7 +55,7 @@ typedef struct CachedQueue
 	char		key[KEY_LENGTH];	/* project, newline, name */
 	Queue		queue;
 	QueueAcl	acl;			/* its arrays are in cache_context */
-	TimestampTz warned_at;		/* see queue_may_warn */
+	int64		warned_at;		/* see queue_may_warn */
 } CachedQueue;
 
 /* The cached queue with this id */
@@ -314,17 +314,8 @@ queue_may_warn(const char *name)
 {
 	CachedQueue *cached = search_queue_cache(setting_project, name,
 											 HASH_FIND);
-	TimestampTz now = GetCurrentTimestamp();
 
-	if (cached == NULL)
-		return true;
-
-	/* A time that lies ahead was set before the clock was set back. */
-	if (cached->warned_at <= now &&
-		!TimestampDifferenceExceeds(cached->warned_at, now, WARN_INTERVAL))
-		return false;
-	cached->warned_at = now;
-	return true;
+	return cached == NULL || clock_has_passed(&cached->warned_at, WARN_INTERVAL);
 }
 
 /* --- Finding and opening --- */

@@ -20,7 +20,7 @@
  *	  queue names (topic.c) are references of the queue, too.
  *
  *	  A transaction that writes a reference holds the lock on the role's entry
- *	  (queue_lock_role) in shared mode until it ends; a transaction that
+ *	  (LOCK_ROLE) in shared mode until it ends; a transaction that
  *	  removes the entry needs the lock exclusively.  Neither waits for the
  *	  other.  If the lock is not available, a writer adds a second entry,
  *	  which is harmless, and a remover leaves the entry.
@@ -347,7 +347,7 @@ role_record(Oid role)
 
 	if (IsPinnedObject(AuthIdRelationId, role))
 		return;
-	if (!queue_lock_role(role, false))
+	if (!queue_lock_part((int32) role, LOCK_ROLE, ShareLock, false))
 	{
 		/* The entry may be about to be removed. */
 		change_role_entry(role, true);
@@ -371,7 +371,7 @@ remove_entry_if_unused(Oid role)
 	RoleSearch	search = {.role = role};
 
 	if (!can_be_dropped(role) || owns_queue(role) ||
-		!queue_lock_role(role, true))
+		!queue_lock_part((int32) role, LOCK_ROLE, ExclusiveLock, false))
 		return;
 
 	/* Under the lock no transaction adds a reference meanwhile. */
@@ -467,7 +467,8 @@ role_record_all(void)
 	while ((used = hash_seq_search(&status)) != NULL)
 		if (!used->recorded && can_be_dropped(used->role))
 		{
-			(void) queue_lock_role(used->role, false);
+			(void) queue_lock_part((int32) used->role, LOCK_ROLE, ShareLock,
+								   false);
 			change_role_entry(used->role, true);
 		}
 	hash_destroy(roles);

@@ -64,8 +64,8 @@
 #include "storage/pending.h"
 #include "storage/row.h"
 #include "storage/segment.h"
-#include "util/digest.h"
 #include "util/errcodes.h"
+#include "util/hash.h"
 #include "util/limits.h"
 #include "util/settings.h"
 
@@ -265,7 +265,7 @@ shard_lock(const char *name)
 	if (!shard_map_exists())
 		return;
 	shard = shard_of(setting_project, name);
-	queue_lock_shard(shard, false);
+	(void) queue_lock_part(shard, LOCK_SHARD, RowExclusiveLock, true);
 	check_shard(name, shard);
 }
 

@@ -16,8 +16,26 @@
  *	  when it shuts down.  What was not moved yet is lost in a crash, and when a
  *	  standby is promoted.
  *
- *	  How a row is changed without leaving dead versions, and why a reader sees
- *	  each event exactly once, is described in counters_table.c.
+ *	  Adding to a row leaves no dead version of it.  Otherwise the table would
+ *	  grow by one version for each busy queue and second for as long as
+ *	  something holds back vacuum.  The counters, and an error once there was
+ *	  one, have a fixed offset and width in the row.  They are overwritten
+ *	  where they are (row_change_in_place): under an exclusive lock on the
+ *	  page, WAL-logged, visible to all snapshots at once, and not undone when
+ *	  the transaction aborts.  Only the worker of the database writes rows.
+ *
+ *	  Two changes are an ordinary insert or update, valid if the transaction
+ *	  commits: the first one of a queue, which inserts its row, and its first
+ *	  error, which makes the row wider.  Neither takes anything out of shared
+ *	  memory: the next addition does, when the row is there for good.
+ *
+ *	  Counts move from an availability map to the row in one step as seen by
+ *	  job_stats(): the writer takes them out of the map, and the reader adds
+ *	  those in the map to those of the row, both with the page locked.  The
+ *	  page's lock is taken before the map's lock.
+ *
+ *	  The worker waits for no lock.  It gives up, and tries again the next time
+ *	  that it writes counts.
  *
  * src/stats/counters.c
  *
@@ -25,20 +43,29 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/heapam.h"
+#include "access/skey.h"
+#include "access/stratnum.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "utils/fmgroids.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "map/availability.h"
 #include "map/shmem_maps.h"
+#include "queue/queue_lock.h"
+#include "queue/registry.h"
 #include "shmem/database_state.h"
 #include "shmem/error_state.h"
 #include "shmem/shmem.h"
 #include "stats/counters.h"
-#include "stats/counters_table.h"
 #include "storage/counts.h"
+#include "storage/row.h"
+#include "util/compat.h"
 #include "util/xact.h"
 
 /*
@@ -47,7 +74,48 @@
  */
 static bool has_errors = false;
 
+/*
+ * The columns of a row that are changed in place.  The column last_error
+ * follows: NULL, or QUEUE_ERROR_LENGTH bytes, padded with zeros.
+ */
+typedef struct CounterForm
+{
+	int32		queue_id;
+	int64		n[JOB_COUNTERS];
+	TimestampTz since;
+	TimestampTz last_error_at;
+} CounterForm;
+
+/* What is to be added to the row of a queue */
+typedef struct CounterAddition
+{
+	Oid			extension;
+	int32		queue_id;
+	const char *error;			/* or NULL */
+	TimestampTz error_at;
+
+	/* Result: the counts of the queue's availability map, which were added */
+	int64		n[JOB_COUNTERS];
+
+	TupleDesc	desc;			/* for counters.c */
+} CounterAddition;
+
 static void counters_after_end(XactEvent event);
+static bool counters_table_add(CounterAddition *add);
+static void counters_table_read(CounterRow *row);
+static List *counters_table_with_errors(void);
+static Datum form_error(const char *error);
+static HeapTuple form_counter_row(Relation rel, const CounterAddition *add);
+static HeapTuple fetch_counter_row(Relation rel, Relation index,
+								   int32 queue_id);
+static void take_counts_from_map(CounterAddition *add);
+static void add_counts_in_place(HeapTuple tuple, void *arg);
+static bool insert_counter_row(Relation rel, Relation index,
+							   CounterAddition *add);
+static void write_first_error(Relation rel, HeapTuple tuple,
+							  const CounterAddition *add);
+static void add_counts_of_map(CounterRow *row);
+static void read_counts_in_place(HeapTuple tuple, void *arg);
 
 /* No records: what the transaction has counted is in counts.c. */
 static XactList callbacks = {
@@ -239,5 +307,280 @@ counters_with_errors(void)
 		if (record->error != NULL)
 			ids = lappend_int(ids, record->queue_id);
 	list_sort(ids, list_int_cmp);
+	return ids;
+}
+
+/* --- Forming rows --- */
+
+static Datum
+form_error(const char *error)
+{
+	bytea	   *bytes = palloc0(VARHDRSZ + QUEUE_ERROR_LENGTH);
+
+	SET_VARSIZE(bytes, VARHDRSZ + QUEUE_ERROR_LENGTH);
+	memcpy(VARDATA(bytes), error, Min(strlen(error), QUEUE_ERROR_LENGTH));
+	return PointerGetDatum(bytes);
+}
+
+/*
+ * Form the first row of a queue.  Returns NULL if the queue does not exist.
+ * The counts are added in place later.
+ */
+static HeapTuple
+form_counter_row(Relation rel, const CounterAddition *add)
+{
+	Datum		values[Natts_job_counter] = {0};
+	bool		isnull[Natts_job_counter] = {false};
+	HeapTuple	tuple;
+	CounterForm *form;
+
+	isnull[Anum_job_counter_last_error - 1] = add->error == NULL;
+	if (add->error != NULL)
+		values[Anum_job_counter_last_error - 1] = form_error(add->error);
+	tuple = heap_form_tuple(RelationGetDescr(rel), values, isnull);
+	form = (CounterForm *) GETSTRUCT(tuple);
+	form->queue_id = add->queue_id;
+	if (!queue_created_at(add->queue_id, &form->since))
+		return NULL;
+
+	/* Counts of the time before may have been lost with shared memory. */
+	form->since = Max(form->since, shmem_started_at());
+	form->last_error_at = add->error != NULL ? add->error_at : DT_NOBEGIN;
+	return tuple;
+}
+
+/*
+ * Returns a copy of the row of a queue, or NULL if there is none.  A
+ * malformed row counts as none, because the worker writes the counts of all
+ * queues, and the others must not fail.
+ * The index then refuses another row.
+ */
+static HeapTuple
+fetch_counter_row(Relation rel, Relation index, int32 queue_id)
+{
+	ScanKeyData key;
+
+	ScanKeyInit(&key, Anum_job_counter_queue_id, BTEqualStrategyNumber,
+				F_INT4EQ, Int32GetDatum(queue_id));
+	return row_fetch_valid(rel, RelationGetRelid(index), &key, 1);
+}
+
+/* --- Adding to a row --- */
+
+/* Move the counts of the queue's availability map to the addition. */
+static void
+take_counts_from_map(CounterAddition *add)
+{
+	AvailabilityMap *map = shmem_find_map(add->extension, add->queue_id);
+
+	memset(add->n, 0, sizeof(add->n));
+	if (map == NULL)
+		return;
+	memcpy(add->n, map->counts, sizeof(add->n));
+	memset(map->counts, 0, sizeof(map->counts));
+	shmem_clear_flag(map, MAP_COUNTED);
+	LWLockRelease(&map->lock);
+}
+
+/* Callback of row_change_in_place, with the page locked: must not fail. */
+static void
+add_counts_in_place(HeapTuple tuple, void *arg)
+{
+	CounterAddition *add = (CounterAddition *) arg;
+	CounterForm *form = (CounterForm *) GETSTRUCT(tuple);
+	bool		isnull;
+	Datum		error;
+
+	take_counts_from_map(add);
+	for (int i = 0; i < JOB_COUNTERS; i++)
+		form->n[i] += add->n[i];
+	if (add->error == NULL || add->error_at < form->last_error_at)
+		return;
+	error = heap_getattr(tuple, Anum_job_counter_last_error, add->desc,
+						 &isnull);
+	Assert(!isnull);
+	strncpy(VARDATA_ANY(DatumGetPointer(error)), add->error,
+			VARSIZE_ANY_EXHDR(DatumGetPointer(error)));
+	form->last_error_at = add->error_at;
+}
+
+/*
+ * Insert the first row of a queue.  Returns whether nothing is left to be
+ * written.
+ */
+static bool
+insert_counter_row(Relation rel, Relation index, CounterAddition *add)
+{
+	HeapTuple	tuple = form_counter_row(rel, add);
+
+	if (tuple != NULL)
+	{
+		(void) row_insert_unique(rel, index, tuple);
+		return false;
+	}
+
+	/* Counts of a queue that was dropped are discarded. */
+	take_counts_from_map(add);
+	return true;
+}
+
+/* Write a queue's first error by an update, and no counts. */
+static void
+write_first_error(Relation rel, HeapTuple tuple, const CounterAddition *add)
+{
+	int			column = Anum_job_counter_last_error;
+	Datum		error = form_error(add->error);
+	bool		isnull = false;
+	HeapTuple	new;
+
+	/* So that the update does not wait */
+	if (!row_lock(rel, &tuple->t_self, LockTupleNoKeyExclusive, LockWaitSkip))
+		return;
+	new = heap_modify_tuple_by_cols(tuple, RelationGetDescr(rel), 1, &column,
+									&error, &isnull);
+	((CounterForm *) GETSTRUCT(new))->last_error_at = add->error_at;
+	(void) row_update(rel, &tuple->t_self, new);
+}
+
+/*
+ * Add to the row of a queue, for the worker, without waiting.  Returns false
+ * if the error, or the counts, are still to be written: to be called again in
+ * a later transaction.
+ */
+static bool
+counters_table_add(CounterAddition *add)
+{
+	Relation	index;
+	Relation	rel;
+	HeapTuple	tuple;
+	bool		done = false;
+
+	/*
+	 * We wait for neither lock.  While we have that of the queue, it is not
+	 * dropped, so that no row of it is left behind.
+	 */
+	if (!catalog_lock_job_counters() || !queue_lock_try(add->queue_id))
+		return false;
+	rel = catalog_open_with_index(CATALOG_JOB_COUNTER, RowExclusiveLock,
+								  &index);
+	add->desc = RelationGetDescr(rel);
+
+	/* An insertion needs a snapshot; it also keeps the row in its place. */
+	PushActiveSnapshot(GetLatestSnapshot());
+	tuple = fetch_counter_row(rel, index, add->queue_id);
+	if (!HeapTupleIsValid(tuple))
+		done = insert_counter_row(rel, index, add);
+	else if (add->error != NULL &&
+			 heap_attisnull(tuple, Anum_job_counter_last_error, NULL))
+		write_first_error(rel, tuple, add);
+	else
+		done = row_change_in_place(rel, &tuple->t_self, add_counts_in_place,
+								   add);
+	PopActiveSnapshot();
+	index_close(index, NoLock);
+	table_close(rel, NoLock);
+	CommandCounterIncrement();
+	return done;
+}
+
+/* --- Reading a row --- */
+
+static void
+add_counts_of_map(CounterRow *row)
+{
+	AvailabilityMap *map = shmem_find_map(row->extension, row->queue_id);
+
+	if (map == NULL)
+		return;
+	for (int i = 0; i < JOB_COUNTERS; i++)
+		row->n[i] += map->counts[i];
+	LWLockRelease(&map->lock);
+}
+
+/* Callback of row_read_in_place, with the page locked. */
+static void
+read_counts_in_place(HeapTuple tuple, void *arg)
+{
+	CounterRow *row = (CounterRow *) arg;
+	CounterForm *form = (CounterForm *) GETSTRUCT(tuple);
+	bool		isnull;
+	Datum		error = heap_getattr(tuple, Anum_job_counter_last_error,
+									 row->desc, &isnull);
+
+	memcpy(row->n, form->n, sizeof(row->n));
+	row->since = form->since;
+	add_counts_of_map(row);
+
+	/* The caller may have found a later one in shared memory. */
+	if (isnull || form->last_error_at < row->error_at)
+		return;
+	row->error_at = form->last_error_at;
+	row->error = pnstrdup(VARDATA_ANY(DatumGetPointer(error)),
+						  VARSIZE_ANY_EXHDR(DatumGetPointer(error)));
+
+	/* It is no text in this encoding, as after a restore from another one. */
+	if (!pg_verifymbstr(row->error, strlen(row->error), true))
+		row->error = NULL;
+}
+
+/*
+ * Read the row of row->queue_id and the counts in its availability map, which
+ * may exist before the row does.  row->error and error_at are replaced unless
+ * they are later.
+ */
+static void
+counters_table_read(CounterRow *row)
+{
+	Relation	index;
+	Relation	rel = catalog_open_with_index(CATALOG_JOB_COUNTER,
+											  AccessShareLock, &index);
+	HeapTuple	tuple;
+
+	row->desc = RelationGetDescr(rel);
+
+	/*
+	 * The map is read before the row is looked for: counts leave the map only
+	 * once the row exists.
+	 */
+	add_counts_of_map(row);
+
+	/* The snapshot keeps the row in its place. */
+	PushActiveSnapshot(GetLatestSnapshot());
+	tuple = fetch_counter_row(rel, index, row->queue_id);
+	if (!HeapTupleIsValid(tuple) &&
+		queue_created_at(row->queue_id, &row->since))
+		row->since = Max(row->since, shmem_started_at());
+
+	/* If the row was updated meanwhile, read the new version. */
+	while (HeapTupleIsValid(tuple) &&
+		   !row_read_in_place(rel, &tuple->t_self, read_counts_in_place, row))
+	{
+		CHECK_FOR_INTERRUPTS();
+		tuple = fetch_counter_row(rel, index, row->queue_id);
+	}
+	PopActiveSnapshot();
+	index_close(index, AccessShareLock);
+	table_close(rel, AccessShareLock);
+}
+
+/* Returns the ids of the queues whose rows have an error. */
+static List *
+counters_table_with_errors(void)
+{
+	Relation	rel = catalog_open(CATALOG_JOB_COUNTER, AccessShareLock, NULL);
+	RowScan		scan;
+	HeapTuple	tuple;
+	List	   *ids = NIL;
+
+	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!heap_attisnull(tuple, Anum_job_counter_last_error, NULL))
+			ids = lappend_int(ids,
+							  ((CounterForm *) GETSTRUCT(tuple))->queue_id);
+	}
+	row_scan_end(&scan);
+	table_close(rel, AccessShareLock);
 	return ids;
 }

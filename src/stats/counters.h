@@ -10,7 +10,22 @@
 #ifndef QUEUE_COUNTERS_H
 #define QUEUE_COUNTERS_H
 
-#include "stats/counters_table.h"
+#include "access/tupdesc.h"
+#include "nodes/pg_list.h"
+
+#include "catalog/tables.h"
+
+/* The content of a row, together with counts that were not written yet */
+typedef struct CounterRow
+{
+	Oid			extension;
+	int32		queue_id;
+	int64		n[JOB_COUNTERS];
+	TimestampTz since;			/* 0 if the queue does not exist */
+	char	   *error;			/* or NULL */
+	TimestampTz error_at;
+	TupleDesc	desc;			/* for counters.c */
+} CounterRow;
 
 extern void counters_init(void);
 

@@ -8,23 +8,93 @@
  *	  the worker has found out with how many to begin (depth_state.c).
  *	  Otherwise they are not known.
  *
+ *	  The availability map of a queue says in which ranges of numbers something
+ *	  may be free.  Numbers grow with time, so the oldest free message is the
+ *	  first one in one of these ranges; most often the first that is looked at.
+ *
+ *	  An index has entries of messages that are claimed or gone, too.  Only so
+ *	  many are read in each queue, and in all queues together; then the answer
+ *	  may be a later message than the oldest one, or none.
+ *
+ *	  Tables and index scans are opened once, for all queues.  If the worker
+ *	  empties a segment meanwhile, messages that it has moved may be missed.
+ *
  * src/stats/status.c
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/stratnum.h"
+#include "access/tableam.h"
+#include "utils/fmgroids.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "catalog/message_id.h"
+#include "catalog/message_table.h"
+#include "map/availability.h"
+#include "map/availability_view.h"
 #include "queue/queue_table.h"
 #include "shmem/depth_state.h"
 #include "stats/counters.h"
-#include "stats/oldest_message.h"
 #include "stats/status.h"
 #include "storage/counts.h"
+#include "storage/message.h"
+#include "storage/message_row.h"
+#include "storage/row.h"
+#include "storage/segment.h"
+#include "util/compat.h"
+#include "util/limits.h"
+
+#define ENTRIES_MAX		1000	/* that are read in a queue, */
+#define ENTRIES_FEW		32		/* and after so many that were not free: */
+#define ENTRIES_TOTAL	20000
+
+#define MESSAGES_FEW	64		/* read all of a queue with so many */
+
+#define WIDTH			16		/* numbers that the first search covers, */
+#define WIDTH_FACTOR	64		/* and so many times more the next one */
+
+#define KEYS			4
+
+/* A segment, and a scan of its index */
+typedef struct OldestSegment
+{
+	MessageTable table;
+	IndexScanDesc index;		/* with all keys */
+	IndexScanDesc few;			/* with the queue's id only */
+	TupleTableSlot *slot;
+} OldestSegment;
+
+/* A search for the oldest free messages of many queues */
+typedef struct OldestScan
+{
+	TimestampTz now;
+	OldestSegment *segments[MESSAGE_SEGMENTS];	/* NULL if not opened */
+	int			total;			/* entries that were read and not free */
+	int			left;			/* that may be read yet in the queue */
+	int64		first;			/* the lowest number found, or NUMBERS_END */
+	TimestampTz created_at;		/* of that message, or DT_NOEND if there is
+								 * none */
+} OldestScan;
 
 static bool read_known_depths(QueueStatus *list, int n);
 static void find_oldest_messages(QueueStatus *list, int n);
+static OldestScan *oldest_begin(void);
+static void oldest_end(OldestScan *scan);
+static TimestampTz oldest_find(OldestScan *scan, int32 queue_id, int64 total);
+static int	compare_ranges(const void *a, const void *b);
+static bool view_is_wide(const AvailabilityView *view);
+static void search_small_queue(OldestScan *scan, int32 queue_id);
+static OldestSegment *open_segment(OldestScan *scan, int segment);
+static void search_range(OldestScan *scan, int32 queue_id,
+						 const MessageRange *range);
+static void search_segment(OldestScan *scan, OldestSegment *segment,
+						   int32 queue_id, const MessageRange *range);
+static bool read_next_free(OldestScan *scan, OldestSegment *segment,
+						   IndexScanDesc index);
 
 /*
  * Read the depths that were counted where messages change.  Returns false if
@@ -116,4 +186,212 @@ status_of_queues(const QueueEntry *queues, int n, bool *known)
 	if (*known)
 		find_oldest_messages(list, n);
 	return list;
+}
+
+/* --- The oldest free message of each queue --- */
+
+static OldestScan *
+oldest_begin(void)
+{
+	OldestScan *scan = palloc0(sizeof(OldestScan));
+
+	segment_push_snapshot();
+	scan->now = GetCurrentTimestamp();
+	return scan;
+}
+
+static void
+oldest_end(OldestScan *scan)
+{
+	for (int i = 0; i < MESSAGE_SEGMENTS; i++)
+	{
+		OldestSegment *segment = scan->segments[i];
+
+		if (segment == NULL)
+			continue;
+		index_endscan(segment->index);
+		index_endscan(segment->few);
+		ExecDropSingleTupleTableSlot(segment->slot);
+		message_table_close(&segment->table, false);
+	}
+	PopActiveSnapshot();
+}
+
+/*
+ * Returns when the oldest free message of a queue was pushed, or DT_NOEND if
+ * none is found.  total is the number of its messages, free or not.
+ */
+static TimestampTz
+oldest_find(OldestScan *scan, int32 queue_id, int64 total)
+{
+	MessageRange all = {.first = 0,.last = NUMBERS_END - 1};
+	AvailabilityView view;
+	bool		complete;
+
+	scan->left = scan->total < ENTRIES_TOTAL ? ENTRIES_MAX : ENTRIES_FEW;
+	scan->first = NUMBERS_END;
+	scan->created_at = DT_NOEND;
+	view.n = 0;
+	complete = availability_peek(queue_id, scan->now, &view) &&
+		!view.incomplete;
+
+	/*
+	 * Where the map knows little, as after a restart, a search takes many
+	 * index scans: one for each priority, and for ranges that become wider.
+	 * So a queue with few messages is read as a whole.
+	 */
+	if (total <= MESSAGES_FEW && (!complete || view_is_wide(&view)))
+		search_small_queue(scan, queue_id);
+	if (scan->first != NUMBERS_END)
+		return scan->created_at;
+	qsort(view.ranges, view.n, sizeof(MessageRange), compare_ranges);
+	for (int i = 0; i < view.n && view.ranges[i].first < scan->first; i++)
+		search_range(scan, queue_id, &view.ranges[i]);
+
+	/*
+	 * There is no map; or it has lanes, and lists only the ranges of those
+	 * whose turns come next; or an open transaction has taken the ranges.  So
+	 * read the index of the queue from its beginning.
+	 */
+	if (!complete || scan->first == NUMBERS_END)
+		for (int p = 0; p < QUEUE_PRIORITIES; p++)
+		{
+			all.priority = p;
+			search_range(scan, queue_id, &all);
+		}
+	return scan->created_at;
+}
+
+static int
+compare_ranges(const void *a, const void *b)
+{
+	int64		x = ((const MessageRange *) a)->first;
+	int64		y = ((const MessageRange *) b)->first;
+
+	return x < y ? -1 : x > y;
+}
+
+/* Returns whether the map says little about where something may be free. */
+static bool
+view_is_wide(const AvailabilityView *view)
+{
+	for (int i = 0; i < view->n; i++)
+		if (view->ranges[i].last - view->ranges[i].first >= WIDTH * WIDTH_FACTOR)
+			return true;
+	return false;
+}
+
+/* Search a queue with few messages, by reading all its entries. */
+static void
+search_small_queue(OldestScan *scan, int32 queue_id)
+{
+	ScanKeyData key;
+
+	ScanKeyInit(&key, Anum_message_idx_queue_id, BTEqualStrategyNumber,
+				F_INT4EQ, Int32GetDatum(queue_id));
+	for (int i = 0; i < MESSAGE_SEGMENTS; i++)
+	{
+		OldestSegment *segment;
+
+		if (!segment_may_hold(i, 0, NUMBERS_END - 1))
+			continue;
+		segment = open_segment(scan, i);
+		index_rescan(segment->few, &key, 1, NULL, 0);
+		while (read_next_free(scan, segment, segment->few))
+			;
+	}
+}
+
+static OldestSegment *
+open_segment(OldestScan *scan, int segment)
+{
+	OldestSegment *new = scan->segments[segment];
+
+	if (new != NULL)
+		return new;
+	new = palloc(sizeof(OldestSegment));
+	message_table_open(&new->table, segment, AccessShareLock);
+	new->slot = table_slot_create(new->table.heap, NULL);
+	new->index = compat_index_beginscan(new->table.heap, new->table.index,
+										GetActiveSnapshot(), KEYS);
+	new->few = compat_index_beginscan(new->table.heap, new->table.index,
+									  GetActiveSnapshot(), 1);
+	scan->segments[segment] = new;
+	return new;
+}
+
+/*
+ * Search a range for a message with a lower number than the one found.  An
+ * index scan reads all entries of a page that match; so it begins with few
+ * numbers.
+ */
+static void
+search_range(OldestScan *scan, int32 queue_id, const MessageRange *range)
+{
+	MessageRange part = *range;
+	int64		width = WIDTH;
+
+	while (part.first <= range->last && part.first < scan->first &&
+		   scan->left > 0)
+	{
+		part.last = Min(Min(range->last, scan->first - 1),
+						part.first + width - 1);
+		for (int i = 0; i < MESSAGE_SEGMENTS; i++)
+			if (segment_may_hold(i, part.first, part.last))
+				search_segment(scan, open_segment(scan, i), queue_id, &part);
+		part.first = part.last + 1;
+		width = Min(width * WIDTH_FACTOR, NUMBERS_END / 2);
+	}
+}
+
+static void
+search_segment(OldestScan *scan, OldestSegment *segment, int32 queue_id,
+			   const MessageRange *range)
+{
+	int64		end = Min(range->last + 1, scan->first);
+	ScanKeyData keys[KEYS];
+
+	ScanKeyInit(&keys[0], Anum_message_idx_queue_id, BTEqualStrategyNumber,
+				F_INT4EQ, Int32GetDatum(queue_id));
+	ScanKeyInit(&keys[1], Anum_message_idx_priority, BTEqualStrategyNumber,
+				F_INT2EQ, Int16GetDatum(range->priority));
+	ScanKeyInit(&keys[2], Anum_message_idx_id, BTGreaterEqualStrategyNumber,
+				F_INT8GE, Int64GetDatum(message_id_make(range->first, 0, 0)));
+	ScanKeyInit(&keys[3], Anum_message_idx_id, BTLessStrategyNumber,
+				F_INT8LT, Int64GetDatum(message_id_make(end, 0, 0)));
+	index_rescan(segment->index, keys, KEYS, NULL, 0);
+	(void) read_next_free(scan, segment, segment->index);
+}
+
+/*
+ * Read entries up to the next message that is free, and keep that if it has a
+ * lower number than the one found.  Returns false at the end.
+ */
+static bool
+read_next_free(OldestScan *scan, OldestSegment *segment, IndexScanDesc index)
+{
+	while (scan->left > 0 &&
+		   index_getnext_tid(index, ForwardScanDirection) != NULL)
+	{
+		MessageForm form;
+
+		scan->left--;
+		scan->total++;
+		if (!index_fetch_heap(index, segment->slot) ||
+			!message_row_is_valid(segment->table.heap,
+								  row_tuple(segment->slot)))
+			continue;
+		form = message_read(row_tuple(segment->slot));
+		if (message_is_claimed(&form, scan->now) ||
+			message_is_expired(&form, scan->now))
+			continue;
+		scan->total--;
+		if (message_id_number(form.id) < scan->first)
+		{
+			scan->first = message_id_number(form.id);
+			scan->created_at = form.created_at;
+		}
+		return true;
+	}
+	return false;
 }

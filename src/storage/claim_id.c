@@ -38,7 +38,7 @@
 #include "catalog/tables.h"
 #include "storage/claim_id.h"
 #include "util/compat.h"
-#include "util/siphash.h"
+#include "util/hash.h"
 
 #define CLAIM_ID_BYTES			(CLAIM_ID_LENGTH / 2)
 #define CLAIM_ID_SIGNED_BYTES	22
@@ -151,7 +151,7 @@ sign_claim_id(int32 queue_id, const unsigned char *bytes,
 
 	put_bytes(input, (uint32) queue_id, 4);
 	memcpy(input + 4, bytes, CLAIM_ID_SIGNED_BYTES);
-	put_bytes(signature, siphash(key, (const char *) input, sizeof(input)),
+	put_bytes(signature, hash_siphash(key, (const char *) input, sizeof(input)),
 			  SIGNATURE_BYTES);
 }
 

@@ -40,7 +40,6 @@
 #include "storage/lane.h"
 #include "storage/row.h"
 #include "util/hash.h"
-#include "util/siphash.h"
 
 #define SECRETS_MAX		4096	/* queues; then all are forgotten */
 
@@ -153,7 +152,7 @@ lane_of_key(int32 queue_id, const char *key, int length)
 
 	/* The numbers up to LANE_OF_OVERFLOW are not those of groups. */
 	else
-		lane.hash = Max(siphash(secret->key, key, length),
+		lane.hash = Max(hash_siphash(secret->key, key, length),
 						LANE_OF_OVERFLOW.hash + 1);
 	return lane;
 }

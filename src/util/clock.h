@@ -24,6 +24,21 @@ clock_monotonic(void)
 }
 
 /*
+ * Returns whether so many microseconds have passed since this has returned true
+ * for *last, which is 0 at first.
+ */
+static inline bool
+clock_has_passed(int64 *last, int64 interval)
+{
+	int64		now = clock_monotonic();
+
+	if (*last != 0 && now < *last + interval)
+		return false;
+	*last = now;
+	return true;
+}
+
+/*
  * Whole seconds from one time to another, within the range of an integer; 0 if
  * the clock was set back between the two.
  */

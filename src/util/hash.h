@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * hash.h
- *	  Hash tables whose keys have a fixed size.
+ *	  Hashes, digests, and hash tables whose keys have a fixed size.
  *
  * src/util/hash.h
  *
@@ -14,6 +14,7 @@
 #include "miscadmin.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
+#include "utils/uuid.h"
 
 /* Returns the hash of a number that is of this session's database. */
 static inline uint32
@@ -39,5 +40,14 @@ hash_create_blobs(const char *name, Size keysize, Size entrysize,
 	return hash_create(name, 64, &info,
 					   HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
+
+/* Digests of text */
+extern void digest_text(const char *string, pg_uuid_t *digest);
+
+/* A hash with a secret key */
+#define SIPHASH_KEY_BYTES	16
+
+extern uint64 hash_siphash(const unsigned char *key, const char *data,
+						   Size length);
 
 #endif							/* QUEUE_HASH_H */

@@ -25,6 +25,7 @@
 #include "postgres.h"
 
 #include "utils/memutils.h"
+#include "utils/resowner.h"
 
 #include "util/xact.h"
 
@@ -149,4 +150,34 @@ lists_subxact_callback(SubXactEvent event, SubTransactionId mine,
 			list->n = first;
 	}
 	xact_has_ended = false;
+}
+
+/*
+ * Call a function in a subtransaction.  Returns the error that has rolled it
+ * back, in the current memory context, or NULL.
+ */
+ErrorData *
+xact_try(void (*function) (void *arg), void *arg)
+{
+	MemoryContext context = CurrentMemoryContext;
+	ResourceOwner owner = CurrentResourceOwner;
+	ErrorData  *volatile error = NULL;
+
+	BeginInternalSubTransaction(NULL);
+	PG_TRY();
+	{
+		function(arg);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(context);
+		error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(context);
+	CurrentResourceOwner = owner;
+	return error;
 }

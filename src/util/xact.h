@@ -49,4 +49,7 @@ extern bool xact_has_ended;
 extern void xact_register(XactList *list);
 extern void *xact_add(XactList *list);
 
+/* Subtransactions */
+extern ErrorData *xact_try(void (*function) (void *arg), void *arg);
+
 #endif							/* QUEUE_XACT_H */

@@ -24,7 +24,10 @@ my %rank = map { $layers[$_] => $#layers - $_ } 0 .. $#layers;
 # A function begins with a word of its file's name, or with one of these.
 my %prefixes = (
 	'catalog/message_table' => 'index_list',
+	'bgworker/wakeup' => 'await',
 	'catalog/relations' => 'catalog',
+	'jobs/run' => 'batch',
+	'util/hash' => 'digest',
 	'queue/registry' => 'queue');
 
 # The files below src, with their path from there: as they are, without

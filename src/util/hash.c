@@ -1,26 +1,33 @@
 /*-------------------------------------------------------------------------
  *
- * siphash.c
- *	  SipHash-2-4, a hash with a secret key.
+ * hash.c
+ *	  A hash with a secret key, and digests of text.
  *
  * NOTES
- *	  Without the key, no two inputs with the same hash can be found in fewer
- *	  steps than by chance.  The hashes of the server are not of that kind:
- *	  they can be inverted in a moment.  Source: Aumasson and Bernstein,
- *	  "SipHash: a fast short-input PRF", 2012.
+ *	  The hash is SipHash-2-4.  Without the key, no two inputs with the same
+ *	  hash can be found in fewer steps than by chance.  The hashes of the server
+ *	  are not of that kind: they can be inverted in a moment.  Source: Aumasson
+ *	  and Bernstein, "SipHash: a fast short-input PRF", 2012.
  *
  *	  Hashes are stored, and a dump takes them to other machines, so they must
  *	  not depend on the order of bytes in a word.
  *
- * src/util/siphash.c
+ *	  Deduplication keys, signatures of root jobs and names of channels are
+ *	  compared as digests: the first 16 bytes of their SHA-256, which is the
+ *	  size of a uuid.
+ *
+ * src/util/hash.c
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
 #include "port/pg_bswap.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
 
-#include "util/siphash.h"
+#include "util/compat.h"
+#include "util/hash.h"
 
 #define WORD_BYTES		8
 #define WORD_ROUNDS		2
@@ -69,7 +76,7 @@ sip_rounds(uint64 *v, int n)
 
 /* The hash of some bytes under a key of SIPHASH_KEY_BYTES. */
 uint64
-siphash(const unsigned char *key, const char *data, Size length)
+hash_siphash(const unsigned char *key, const char *data, Size length)
 {
 	const unsigned char *bytes = (const unsigned char *) data;
 	uint64		k0 = read_word(key);
@@ -98,4 +105,19 @@ siphash(const unsigned char *key, const char *data, Size length)
 	v[2] ^= 0xff;
 	sip_rounds(v, FINAL_ROUNDS);
 	return v[0] ^ v[1] ^ v[2] ^ v[3];
+}
+
+/* The first bytes of the SHA-256 of a text. */
+void
+digest_text(const char *string, pg_uuid_t *digest)
+{
+	text	   *input = cstring_to_text(string);
+	bytea	   *hash =
+	DatumGetByteaPP(DirectFunctionCall1(sha256_bytea,
+										PointerGetDatum(input)));
+
+	Assert(VARSIZE_ANY_EXHDR(hash) >= UUID_LEN);
+	memcpy(digest->data, VARDATA_ANY(hash), UUID_LEN);
+	pfree(input);
+	pfree(hash);
 }
