@@ -157,6 +157,20 @@ arg_queue_name(FunctionCallInfo fcinfo, int arg, const char *argname)
 	return get_queue_name(arg_required(fcinfo, arg, argname), argname);
 }
 
+/*
+ * Get the name of a queue in the first argument, for a function that writes;
+ * see api_check_can_write().
+ */
+const char *
+arg_queue_to_write(FunctionCallInfo fcinfo, const char *argname,
+				   const char *function)
+{
+	const char *name = arg_queue_name(fcinfo, 0, argname);
+
+	api_check_can_write(function);
+	return name;
+}
+
 /* Get the names in the array of a parameter "queues". */
 const char **
 arg_queue_names(ArrayType *array, int *n)

@@ -37,6 +37,8 @@ extern void arg_texts(ArrayType *array, const char *argname, Datum **elements,
 					  int *n);
 extern const char *arg_queue_name(FunctionCallInfo fcinfo, int arg,
 								  const char *argname);
+extern const char *arg_queue_to_write(FunctionCallInfo fcinfo,
+									  const char *argname, const char *function);
 extern const char **arg_queue_names(ArrayType *array, int *n);
 extern void arg_claim_terms(FunctionCallInfo fcinfo, int first,
 							ClaimTerms *terms);

@@ -93,12 +93,11 @@ open_with_claim(FunctionCallInfo fcinfo, const char *name, int arg,
 Datum
 sql_queue_claim(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
+	const char *name = arg_queue_to_write(fcinfo, "q", "queue_claim()");
 	ClaimTerms	terms;
 	MessageResult result;
 	Queue		queue;
 
-	api_check_can_write("queue_claim()");
 	arg_claim_terms(fcinfo, 1, &terms);
 	api_begin_messages(fcinfo, &result);
 	if (queue_open_or_notice(name, QUEUE_CLAIM, &queue))
@@ -122,13 +121,12 @@ sql_queue_claim(PG_FUNCTION_ARGS)
 Datum
 sql_claim_next(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
+	const char *name = arg_queue_to_write(fcinfo, "q", "claim_next()");
 	ClaimTerms	terms;
 	ClaimId		claim;
 	MessageResult result;
 	Queue		queue;
 
-	api_check_can_write("claim_next()");
 	arg_claim_terms(fcinfo, 2, &terms);
 	api_begin_messages(fcinfo, &result);
 	if (!open_with_claim(fcinfo, name, 1, &queue, &claim))
@@ -154,13 +152,11 @@ sql_claim_next(PG_FUNCTION_ARGS)
 Datum
 sql_queue_pop(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
+	const char *name = arg_queue_to_write(fcinfo, "q", "queue_pop()");
 	MessageResult result;
 	Queue		queue;
-	int			limit;
+	int			limit = arg_check_claim_limit(arg_int(fcinfo, 1, "limit"));
 
-	api_check_can_write("queue_pop()");
-	limit = arg_check_claim_limit(arg_int(fcinfo, 1, "limit"));
 	api_begin_messages(fcinfo, &result);
 	if (queue_open_or_notice(name, QUEUE_CLAIM, &queue))
 		claim_pop(&queue, limit, &result);
@@ -287,15 +283,13 @@ sql_claim_messages(PG_FUNCTION_ARGS)
 Datum
 sql_claim_renew(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
-	int			ttl;
+	const char *name = arg_queue_to_write(fcinfo, "q", "claim_renew()");
+	int			ttl = arg_check_claim_ttl(arg_int(fcinfo, 2, "ttl"));
 	int			grace;
 	TimestampTz until;
 	Queue		queue;
 	ClaimId		claim;
 
-	api_check_can_write("claim_renew()");
-	ttl = arg_check_claim_ttl(arg_int(fcinfo, 2, "ttl"));
 	grace = PG_ARGISNULL(3) ? -1 : arg_check_grace(PG_GETARG_INT32(3));
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
 		!arg_claim_id(fcinfo, 1, &queue, &claim) ||
@@ -322,15 +316,12 @@ sql_claim_renew(PG_FUNCTION_ARGS)
 Datum
 sql_claim_release(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
-	int			delay;
-	bool		failed;
+	const char *name = arg_queue_to_write(fcinfo, "q", "claim_release()");
+	int			delay = arg_check_delay(arg_int(fcinfo, 2, "delay"));
+	bool		failed = DatumGetBool(arg_required(fcinfo, 3, "failed"));
 	Queue		queue;
 	ClaimId		claim;
 
-	api_check_can_write("claim_release()");
-	delay = arg_check_delay(arg_int(fcinfo, 2, "delay"));
-	failed = DatumGetBool(arg_required(fcinfo, 3, "failed"));
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
 		!arg_claim_id(fcinfo, 1, &queue, &claim))
 		PG_RETURN_INT64(0);
@@ -351,11 +342,10 @@ sql_claim_release(PG_FUNCTION_ARGS)
 Datum
 sql_claim_complete(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
+	const char *name = arg_queue_to_write(fcinfo, "q", "claim_complete()");
 	Queue		queue;
 	ClaimId		claim;
 
-	api_check_can_write("claim_complete()");
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
 		!arg_claim_id(fcinfo, 1, &queue, &claim))
 		claim_not_live();
@@ -378,13 +368,11 @@ sql_claim_complete(PG_FUNCTION_ARGS)
 Datum
 sql_message_delete(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
-	int64		id;
+	const char *name = arg_queue_to_write(fcinfo, "q", "message_delete()");
+	int64		id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
 	Queue		queue;
 	ClaimId		claim;
 
-	api_check_can_write("message_delete()");
-	id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
 	if (!open_with_claim(fcinfo, name, 2, &queue, &claim))
 		PG_RETURN_BOOL(false);
 	PG_RETURN_BOOL(claim_delete_message(&queue, id,
@@ -405,13 +393,12 @@ sql_message_delete(PG_FUNCTION_ARGS)
 Datum
 sql_messages_delete(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
+	const char *name = arg_queue_to_write(fcinfo, "q", "messages_delete()");
 	Queue		queue;
 	ClaimId		claim;
 	Datum	   *ids;
 	int			n;
 
-	api_check_can_write("messages_delete()");
 	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	if (!open_with_claim(fcinfo, name, 2, &queue, &claim))
 		PG_RETURN_INT64(0);
@@ -442,17 +429,14 @@ sql_messages_delete(PG_FUNCTION_ARGS)
 Datum
 sql_message_retry(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
-	int64		id;
+	const char *name = arg_queue_to_write(fcinfo, "q", "message_retry()");
+	int64		id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
 	Queue		queue;
 	ClaimId		claim;
-	char	   *error;
+	char	   *error = arg_text(fcinfo, 3);
 	int			delay = -1;
 	TimestampTz due;
 
-	api_check_can_write("message_retry()");
-	id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
-	error = arg_text(fcinfo, 3);
 	if (!PG_ARGISNULL(4))
 		delay = arg_check_delay(PG_GETARG_INT32(4));
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
@@ -483,13 +467,11 @@ sql_message_retry(PG_FUNCTION_ARGS)
 Datum
 sql_message_bury(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
-	int64		id;
+	const char *name = arg_queue_to_write(fcinfo, "q", "message_bury()");
+	int64		id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
 	Queue		queue;
 	ClaimId		claim;
 
-	api_check_can_write("message_bury()");
-	id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
 		!arg_claim_id(fcinfo, 2, &queue, &claim))
 		claim_not_live();
@@ -513,12 +495,11 @@ sql_message_bury(PG_FUNCTION_ARGS)
 Datum
 sql_messages_run_now(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
+	const char *name = arg_queue_to_write(fcinfo, "q", "messages_run_now()");
 	Queue		queue;
 	Datum	   *ids;
 	int			n;
 
-	api_check_can_write("messages_run_now()");
 	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	if (!queue_open_or_notice(name, QUEUE_CLAIM, &queue))
 		PG_RETURN_INT64(0);
@@ -542,12 +523,11 @@ sql_messages_run_now(PG_FUNCTION_ARGS)
 Datum
 sql_messages_bury(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
+	const char *name = arg_queue_to_write(fcinfo, "q", "messages_bury()");
 	Queue		queue;
 	Datum	   *ids;
 	int			n;
 
-	api_check_can_write("messages_bury()");
 	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	if (!queue_open_or_notice(name, QUEUE_CLAIM, &queue))
 		PG_RETURN_INT64(0);
@@ -578,12 +558,10 @@ PG_FUNCTION_INFO_V1(sql_queue_cancel_where);
 Datum
 sql_message_cancel(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
-	int64		id;
+	const char *name = arg_queue_to_write(fcinfo, "q", "message_cancel()");
+	int64		id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
 	Queue		queue;
 
-	api_check_can_write("message_cancel()");
-	id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
 	if (queue_open_or_notice(name, QUEUE_CLAIM, &queue))
 		switch (cancel_message(&queue, id, arg_text(fcinfo, 2)))
 		{
@@ -611,12 +589,11 @@ sql_message_cancel(PG_FUNCTION_ARGS)
 Datum
 sql_messages_cancel(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
+	const char *name = arg_queue_to_write(fcinfo, "q", "messages_cancel()");
 	Queue		queue;
 	Datum	   *ids;
 	int			n;
 
-	api_check_can_write("messages_cancel()");
 	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	if (!queue_open_or_notice(name, QUEUE_CLAIM, &queue))
 		PG_RETURN_INT64(0);
@@ -638,12 +615,10 @@ sql_messages_cancel(PG_FUNCTION_ARGS)
 Datum
 sql_queue_cancel_where(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
-	Jsonb	   *filter;
+	const char *name = arg_queue_to_write(fcinfo, "q", "queue_cancel_where()");
+	Jsonb	   *filter = DatumGetJsonbP(arg_required(fcinfo, 1, "filter"));
 	Queue		queue;
 
-	api_check_can_write("queue_cancel_where()");
-	filter = DatumGetJsonbP(arg_required(fcinfo, 1, "filter"));
 	if (!queue_open_or_notice(name, QUEUE_CLAIM, &queue))
 		PG_RETURN_INT64(0);
 	PG_RETURN_INT64(cancel_where(&queue, filter, arg_text(fcinfo, 2)));

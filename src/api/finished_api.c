@@ -240,15 +240,12 @@ sql_job_errors(PG_FUNCTION_ARGS)
 Datum
 sql_message_complete(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
-	int64		id;
-	Jsonb	   *result;
+	const char *name = arg_queue_to_write(fcinfo, "q", "message_complete()");
+	int64		id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
+	Jsonb	   *result = get_result(fcinfo, 3);
 	Queue		queue;
 	ClaimId		claim;
 
-	api_check_can_write("message_complete()");
-	id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
-	result = get_result(fcinfo, 3);
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
 		!arg_claim_id(fcinfo, 2, &queue, &claim))
 		claim_not_live();

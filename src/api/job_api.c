@@ -25,10 +25,10 @@
 #include "utils/memutils.h"
 
 #include "api/api_arg.h"
+#include "jobs/execute.h"
 #include "jobs/handler.h"
 #include "jobs/handler_check.h"
 #include "jobs/runner_pool.h"
-#include "jobs/session_runner.h"
 #include "push/root_job.h"
 #include "queue/missing_queue.h"
 #include "queue/registry.h"
@@ -121,10 +121,9 @@ get_handler_options(FunctionCallInfo fcinfo, HandlerOptions *options)
 Datum
 sql_job_handler(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
+	const char *name = arg_queue_to_write(fcinfo, "q", "job_handler()");
 	HandlerOptions options;
 
-	api_check_can_write("job_handler()");
 	get_handler_options(fcinfo, &options);
 	if (PG_ARGISNULL(1))
 		handler_unbind(name);
@@ -213,7 +212,7 @@ sql_job_run(PG_FUNCTION_ARGS)
 		elog(ERROR, "SPI_connect_ext failed");
 	if (!PG_ARGISNULL(0))
 		names = arg_queue_names(PG_GETARG_ARRAYTYPE_P_COPY(0), &nnames);
-	end = session_runner_run(names, nnames, &limits, &counts);
+	end = execute_in_session(names, nnames, &limits, &counts);
 	SPI_finish();
 	api_row_add(&row, make_run_result(&counts, began, end));
 	return api_row_return(&row, fcinfo);
@@ -244,14 +243,13 @@ sql_job_run(PG_FUNCTION_ARGS)
 Datum
 sql_job_root(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
+	const char *name = arg_queue_to_write(fcinfo, "q", "job_root()");
 	Queue		queue;
 	char	   *signature;
 	Size		length;
 	bool		has_time;
 	TimestampTz at = 0;
 
-	api_check_can_write("job_root()");
 	signature = TextDatumGetCString(arg_required(fcinfo, 1, "signature"));
 	length = strlen(signature);
 	if (length < 1 || length > SIGNATURE_MAX)

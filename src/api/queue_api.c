@@ -74,11 +74,9 @@ get_privilege(FunctionCallInfo fcinfo, int arg)
 Datum
 sql_queue_create(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
-	Datum		metadata;
+	const char *name = arg_queue_to_write(fcinfo, "q", "queue_create()");
+	Datum		metadata = arg_required(fcinfo, 1, "metadata");
 
-	api_check_can_write("queue_create()");
-	metadata = arg_required(fcinfo, 1, "metadata");
 	PG_RETURN_BOOL(queue_create(name, DatumGetJsonbP(metadata)));
 }
 
@@ -96,11 +94,9 @@ sql_queue_create(PG_FUNCTION_ARGS)
 Datum
 sql_queue_set_metadata(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
-	Jsonb	   *metadata;
+	const char *name = arg_queue_to_write(fcinfo, "q", "queue_set_metadata()");
+	Jsonb	   *metadata = DatumGetJsonbP(arg_required(fcinfo, 1, "metadata"));
 
-	api_check_can_write("queue_set_metadata()");
-	metadata = DatumGetJsonbP(arg_required(fcinfo, 1, "metadata"));
 	queue_set_metadata(name, metadata);
 	PG_RETURN_JSONB_P(metadata);
 }
@@ -117,11 +113,9 @@ sql_queue_set_metadata(PG_FUNCTION_ARGS)
 Datum
 sql_queue_update(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
-	Jsonb	   *patch;
+	const char *name = arg_queue_to_write(fcinfo, "q", "queue_update()");
+	Jsonb	   *patch = DatumGetJsonbP(arg_required(fcinfo, 1, "patch"));
 
-	api_check_can_write("queue_update()");
-	patch = DatumGetJsonbP(arg_required(fcinfo, 1, "patch"));
 	if (!JB_ROOT_IS_OBJECT(patch))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -221,9 +215,8 @@ sql_queue_list(PG_FUNCTION_ARGS)
 Datum
 sql_queue_purge(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
+	const char *name = arg_queue_to_write(fcinfo, "q", "queue_purge()");
 
-	api_check_can_write("queue_purge()");
 	PG_RETURN_INT64(queue_purge(name));
 }
 
@@ -241,9 +234,8 @@ sql_queue_purge(PG_FUNCTION_ARGS)
 Datum
 sql_queue_drop(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
+	const char *name = arg_queue_to_write(fcinfo, "q", "queue_drop()");
 
-	api_check_can_write("queue_drop()");
 	PG_RETURN_BOOL(queue_drop(name));
 }
 
@@ -338,9 +330,8 @@ sql_queue_revoke(PG_FUNCTION_ARGS)
 Datum
 sql_queue_set_owner(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
+	const char *name = arg_queue_to_write(fcinfo, "q", "queue_set_owner()");
 
-	api_check_can_write("queue_set_owner()");
 	queue_set_owner(name, DatumGetObjectId(arg_required(fcinfo, 1, "role")));
 	PG_RETURN_VOID();
 }

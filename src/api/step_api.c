@@ -385,7 +385,7 @@ end_claim(const Queue *queue, const ClaimId *claim,
 Datum
 sql_queue_step(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "q");
+	const char *name = arg_queue_to_write(fcinfo, "q", "queue_step()");
 	bool		has_claim = !PG_ARGISNULL(1);
 	bool		ends = !PG_ARGISNULL(7) && PG_GETARG_INT32(7) == 0;
 	ClaimTerms	terms;
@@ -394,7 +394,6 @@ sql_queue_step(PG_FUNCTION_ARGS)
 	MessageResult result;
 	Queue		queue;
 
-	api_check_can_write("queue_step()");
 	get_outcome(fcinfo, &outcome);
 	if (!ends)
 		arg_claim_terms(fcinfo, 5, &terms);

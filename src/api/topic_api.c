@@ -15,7 +15,7 @@
 
 #include "api/api_arg.h"
 #include "api/push_api.h"
-#include "push/publish.h"
+#include "push/push.h"
 #include "queue/shard.h"
 #include "queue/topic.h"
 #include "util/args.h"
@@ -205,5 +205,5 @@ sql_topic_publish(PG_FUNCTION_ARGS)
 	/* The function of queue_pgmq has no such argument. */
 	if (PG_NARGS() > 8 && !PG_ARGISNULL(8))
 		push_set_at(&message, PG_GETARG_TIMESTAMPTZ(8));
-	PG_RETURN_INT64(publish_message(topic, &message));
+	PG_RETURN_INT64(push_to_topic(topic, &message));
 }

@@ -97,12 +97,11 @@ open_queue(const char *name, QueueAccess access, Queue *queue)
 Datum
 sql_visibility_read(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "queue_name");
+	const char *name = arg_queue_to_write(fcinfo, "queue_name", "pgmq.read()");
 	ClaimTerms	terms = {.grace = GRACE};
 	MessageResult result;
 	Queue		queue;
 
-	api_check_can_write("pgmq.read()");
 	terms.until = arg_until(fcinfo, 1);
 	terms.limit = arg_check_list_limit(arg_int(fcinfo, 2, "qty"));
 	api_begin_messages(fcinfo, &result);
@@ -122,12 +121,11 @@ sql_visibility_read(PG_FUNCTION_ARGS)
 Datum
 sql_visibility_pop(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "queue_name");
+	const char *name = arg_queue_to_write(fcinfo, "queue_name", "pgmq.pop()");
 	int			limit = arg_check_list_limit(arg_int(fcinfo, 1, "qty"));
 	MessageResult result;
 	Queue		queue;
 
-	api_check_can_write("pgmq.pop()");
 	api_begin_messages(fcinfo, &result);
 	open_queue(name, QUEUE_CLAIM, &queue);
 
@@ -151,7 +149,7 @@ sql_visibility_pop(PG_FUNCTION_ARGS)
 Datum
 sql_visibility_read_ids(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "queue_name");
+	const char *name = arg_queue_to_write(fcinfo, "queue_name", "pgmq.read()");
 	ClaimTerms	terms = {.grace = GRACE};
 	MessageResult result;
 	Queue		queue;
@@ -159,7 +157,6 @@ sql_visibility_read_ids(PG_FUNCTION_ARGS)
 	int			n;
 	bool		skip;
 
-	api_check_can_write("pgmq.read()");
 	terms.until = arg_until(fcinfo, 1);
 	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 2, "ids")), &ids);
 	skip = DatumGetBool(arg_required(fcinfo, 3, "skip"));
@@ -188,14 +185,13 @@ sql_visibility_read_ids(PG_FUNCTION_ARGS)
 Datum
 sql_visibility_set(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "queue_name");
+	const char *name = arg_queue_to_write(fcinfo, "queue_name", "pgmq.set_vt()");
 	MessageResult result;
 	TimestampTz until;
 	Queue		queue;
 	Datum	   *ids;
 	int			n;
 
-	api_check_can_write("pgmq.set_vt()");
 	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	until = arg_until(fcinfo, 2);
 	api_begin_messages(fcinfo, &result);
@@ -219,7 +215,7 @@ sql_visibility_set(PG_FUNCTION_ARGS)
 Datum
 sql_visibility_delete(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "queue_name");
+	const char *name = arg_queue_to_write(fcinfo, "queue_name", "pgmq.delete()");
 	Queue		queue;
 	Datum	   *ids;
 	Datum	   *results = NULL;
@@ -228,7 +224,6 @@ sql_visibility_delete(PG_FUNCTION_ARGS)
 	int			n;
 	int			deleted = 0;
 
-	api_check_can_write("pgmq.delete()");
 	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	if (!PG_ARGISNULL(2))
 		deconstruct_array(PG_GETARG_ARRAYTYPE_P(2), JSONBOID, -1, false,
@@ -376,10 +371,9 @@ sql_visibility_notifies(PG_FUNCTION_ARGS)
 Datum
 sql_visibility_new_base(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "queue_name");
+	const char *name = arg_queue_to_write(fcinfo, "queue_name", "pgmq.create()");
 	Queue		queue;
 
-	api_check_can_write("pgmq.create()");
 	queue_open_existing(name, QUEUE_ALTER, &queue);
 	PG_RETURN_INT64(visibility_new_base(&queue));
 }
@@ -397,12 +391,11 @@ sql_visibility_new_base(PG_FUNCTION_ARGS)
 Datum
 sql_visibility_try_group(PG_FUNCTION_ARGS)
 {
-	const char *name = arg_queue_name(fcinfo, 0, "queue_name");
+	const char *name = arg_queue_to_write(fcinfo, "queue_name", "pgmq.read_grouped()");
 	text	   *group = DatumGetTextPP(arg_required(fcinfo, 1, "grp"));
 	Queue		queue;
 	bool		is_new;
 
-	api_check_can_write("pgmq.read_grouped()");
 	open_queue(name, QUEUE_CLAIM, &queue);
 	PG_RETURN_BOOL(group_try_lock(queue.id,
 								  lane_of_key(queue.id, VARDATA_ANY(group),

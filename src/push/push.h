@@ -53,6 +53,6 @@ extern void push_prepare(const Queue *queue, NewMessage *message,
 /* Writing */
 extern void push_message(const char *queue_name, NewMessage *message);
 extern void push_messages(const Queue *queue, NewMessage *messages, int n);
-extern void push_copies(const Queue *queues, NewMessage *messages, int n);
+extern int	push_to_topic(const char *topic, const NewMessage *message);
 
 #endif							/* QUEUE_PUSH_H */

@@ -27,7 +27,7 @@ typedef struct TopicBinding
 	ArrayType  *publishers;		/* or NULL */
 	TimestampTz bound_at;
 
-	/* For publish.c: the copies that were left out since the last log line */
+	/* For push.c: the copies that were left out since the last log line */
 	int64		left_out;
 } TopicBinding;
 

@@ -9,12 +9,9 @@
  *	  by superusers, and by roles with GRANT SET, for a database, a role or a
  *	  session.  The other settings are of the whole server.
  *
- *	  SET refuses a lower bound above its upper bound.  Elsewhere, two
- *	  settings are changed one after the other, in no order that a user could
- *	  choose: at the start of a session, by a reload, and in a parallel
- *	  worker.  So they may contradict each other for a moment, or for good;
- *	  then no value fits, and the error of the call names both
- *	  (arg_check_bounds()).
+ *	  A lower and an upper bound may contradict each other, for a moment or for
+ *	  good: two settings are changed one after the other.  Then no value fits,
+ *	  and the error of the call names both (arg_check_bounds()).
  *
  * src/util/settings.c
  *
@@ -24,7 +21,6 @@
 
 #include <limits.h>
 
-#include "access/parallel.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/guc.h"
@@ -73,8 +69,6 @@ bool		setting_auto_create = true;
 static bool settings_are_defined = false;
 
 static bool check_label(char **newval, void **extra, GucSource source);
-static bool check_bound_pair(int min, int max, const char *other,
-							 int other_value, GucSource source);
 
 /*
  * Check queue.project or queue.client_id, which are stored with each queue
@@ -107,52 +101,6 @@ check_label(char **newval, void **extra, GucSource source)
 }
 
 /*
- * Check a lower and an upper bound, one of which is to be set; "other" is the
- * one that stays.
- */
-static bool
-check_bound_pair(int min, int max, const char *other, int other_value,
-				 GucSource source)
-{
-	if (min <= max)
-		return true;
-
-	/*
-	 * We must accept what does not come from a SET of this session, because
-	 * the other bound may be about to change.  A parallel worker, and a
-	 * session that defines the settings after a SET, get values from SET,
-	 * too, but in another order.
-	 */
-	if (source != PGC_S_SESSION || InitializingParallelWorker ||
-		!settings_are_defined)
-		return true;
-
-	GUC_check_errdetail("The lower bound would be above the upper one: \"%s\" is %d s.",
-						other, other_value);
-	GUC_check_errhint("Set \"%s\" first.", other);
-	return false;
-}
-
-/* The check hooks of two such bounds, in seconds */
-#define DEFINE_PAIR_CHECKS(name) \
-static bool \
-check_min_##name(int *newval, void **extra, GucSource source) \
-{ \
-	return check_bound_pair(*newval, setting_max_##name, "queue.max_" #name, \
-							setting_max_##name, source); \
-} \
-static bool \
-check_max_##name(int *newval, void **extra, GucSource source) \
-{ \
-	return check_bound_pair(setting_min_##name, *newval, "queue.min_" #name, \
-							setting_min_##name, source); \
-}
-
-DEFINE_PAIR_CHECKS(claim_ttl)
-DEFINE_PAIR_CHECKS(claim_grace)
-DEFINE_PAIR_CHECKS(message_ttl)
-
-/*
  * The integer settings.  The initial value of the variable is the default.
  * Those that are not PGC_SUSET are of the whole server; those that are
  * PGC_POSTMASTER say how much shared memory there is.
@@ -167,34 +115,29 @@ static const struct
 	int			flags;
 	const char *short_desc;
 	const char *long_desc;
-	GucIntCheckHook check;		/* or NULL */
 }			int_settings[] =
 
 {
 	{
 		"queue.min_claim_ttl", &setting_min_claim_ttl,
 		1, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
-		.short_desc = "Sets the minimum time for which messages can be claimed.",
-		.check = check_min_claim_ttl
+		.short_desc = "Sets the minimum time for which messages can be claimed."
 	},
 	{
 		"queue.max_claim_ttl", &setting_max_claim_ttl,
 		1, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
-		.short_desc = "Sets the maximum time for which messages can be claimed.",
-		.check = check_max_claim_ttl
+		.short_desc = "Sets the maximum time for which messages can be claimed."
 	},
 	{
 		"queue.min_claim_grace", &setting_min_claim_grace,
 		0, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
 		.short_desc = "Sets the minimum grace of a claim.",
-		.long_desc = "A claimed message does not expire before the claim and its grace have ended.",
-		.check = check_min_claim_grace
+		.long_desc = "A claimed message does not expire before the claim and its grace have ended."
 	},
 	{
 		"queue.max_claim_grace", &setting_max_claim_grace,
 		0, QUEUE_LIFETIME_MAX, PGC_SUSET, GUC_UNIT_S,
-		.short_desc = "Sets the maximum grace of a claim.",
-		.check = check_max_claim_grace
+		.short_desc = "Sets the maximum grace of a claim."
 	},
 	{
 		"queue.default_claim_limit", &setting_default_claim_limit,
@@ -209,14 +152,12 @@ static const struct
 	{
 		"queue.min_message_ttl", &setting_min_message_ttl,
 		1, INT_MAX, PGC_SUSET, GUC_UNIT_S,
-		.short_desc = "Sets the minimum lifetime of a message.",
-		.check = check_min_message_ttl
+		.short_desc = "Sets the minimum lifetime of a message."
 	},
 	{
 		"queue.max_message_ttl", &setting_max_message_ttl,
 		1, INT_MAX, PGC_SUSET, GUC_UNIT_S,
-		.short_desc = "Sets the maximum lifetime of a message.",
-		.check = check_max_message_ttl
+		.short_desc = "Sets the maximum lifetime of a message."
 	},
 	{
 		"queue.default_message_ttl", &setting_default_message_ttl,
@@ -324,7 +265,7 @@ settings_define(bool preloaded)
 								*int_settings[i].variable,
 								int_settings[i].min, int_settings[i].max,
 								context, int_settings[i].flags,
-								int_settings[i].check, NULL, NULL);
+								NULL, NULL, NULL);
 	}
 	DefineCustomBoolVariable("queue.auto_create",
 							 "Creates a queue when a message is pushed to an unknown one.",
