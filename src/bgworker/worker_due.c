@@ -238,7 +238,7 @@ visit_queue(int32 queue_id)
 static bool
 list_queues_step(void *arg)
 {
-	QueueEntry *queues = queue_all(NULL, NULL, NULL, &scan.n);
+	QueueEntry *queues = queue_all(NULL, NULL, &scan.n);
 	int			first = (int) (clock_monotonic() % Max(scan.n, 1));
 
 	/* A scan that is always cut short begins with another queue each time. */

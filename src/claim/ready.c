@@ -289,7 +289,7 @@ ready_ids_in_projects(void)
 
 	/* A queue without a map may be ready, so list all. */
 	ids = NIL;
-	queues = queue_all(NULL, NULL, NULL, &n);
+	queues = queue_all(NULL, NULL, &n);
 	for (int i = 0; i < n; i++)
 		if (ready_may_be(queues[i].id))
 			ids = lappend_int(ids, queues[i].id);

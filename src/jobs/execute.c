@@ -75,7 +75,6 @@
 #include "jobs/handler.h"
 #include "jobs/handler_check.h"
 #include "jobs/job_attempt.h"
-#include "jobs/job_log.h"
 #include "jobs/run.h"
 #include "jobs/runner_pool.h"
 #include "map/shmem_maps.h"

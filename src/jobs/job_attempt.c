@@ -22,7 +22,7 @@
 #include "claim/claim_update.h"
 #include "jobs/handler_check.h"
 #include "jobs/job_attempt.h"
-#include "jobs/job_call.h"
+#include "jobs/job_transaction.h"
 #include "jobs/runner_pool.h"
 #include "queue/queue_lock.h"
 #include "util/errcodes.h"

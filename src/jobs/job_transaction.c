@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * job_transaction.c
- *	  Transactions in which jobs run, as the role of their handler.
+ *	  Transactions in which jobs run, as the role of their handler, and the
+ *	  calls of its functions.
  *
  * NOTES
  *	  A runner's transactions are like those of the server's main loop.  A
@@ -22,10 +23,29 @@
  *	  ROLE and SET SESSION AUTHORIZATION: it will return to that role, and
  *	  would then run what a function had left behind.  So a function of
  *	  another role runs with SECURITY_RESTRICTED_OPERATION, in which the
- *	  server refuses most of what could be left behind, and job_call.c refuses
+ *	  server refuses most of what could be left behind, and finish_deferred() refuses
  *	  the use of the session's temporary schema.  Advisory locks are not
  *	  refused: the session may hold none, and those of the function are
  *	  released after the attempt, and the seed of random() is set anew.
+ *
+ *	  A function of a handler is called within such a transaction, with the
+ *	  search_path of the session that bound it.  All that it has deferred
+ *	  (constraint triggers) is done right after it has returned, still as its
+ *	  role, so that nothing is left for the commit.
+ *
+ *	  What a function may leave behind for the next job must not reach it.  In
+ *	  a runner it is dropped: cursors, LISTEN and temporary tables before the
+ *	  commit, prepared statements, sequence caches and advisory locks after it
+ *	  (job_call_discard).  In a session that belongs to another role, an
+ *	  attempt that has used the session's temporary schema is rolled back,
+ *	  because a type or function there can take the place of one that the
+ *	  session means.
+ *
+ *	  When the time limit of a function is up, the running statement is
+ *	  canceled, as by statement_timeout.  A function may catch that error and go
+ *	  on, so it is canceled again each second.  If that does not help either,
+ *	  the worker terminates the process (runner_dispatch.c).  The limit covers
+ *	  the deletion of the job's message too.
  *
  * src/jobs/job_transaction.c
  *
@@ -33,21 +53,52 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/stratnum.h"
+#include "access/table.h"
 #include "access/xact.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_depend.h"
+#include "catalog/pg_namespace.h"
+#include "commands/async.h"
+#include "commands/prepare.h"
+#include "commands/sequence.h"
+#include "commands/trigger.h"
 #include "executor/spi.h"
+#include "funcapi.h"
 #include "miscadmin.h"
+#include "storage/latch.h"
+#include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/portal.h"
 #include "utils/resowner.h"
 #include "utils/snapmgr.h"
+#include "utils/timeout.h"
+#include "utils/timestamp.h"
+#include "utils/typcache.h"
 
-#include "jobs/job_call.h"
+#include "jobs/handler_check.h"
 #include "jobs/job_transaction.h"
 #include "util/session_lock.h"
 #include "util/settings.h"
 
+/* What the error context callback prints */
+typedef struct JobContext
+{
+	const Handler *handler;
+	int64		message_id;
+} JobContext;
+
+#define CANCEL_INTERVAL		1000	/* ms, between two cancels */
+
+static TimeoutId timeout_id = MAX_TIMEOUTS; /* not registered yet */
+static volatile sig_atomic_t has_fired = false;
+
+static void job_transaction_reset_seed(void);
+static void job_timeout_reset(void);
 static void check_session(const JobTransaction *transaction,
 						  const Handler *handler);
 static void act_as_handler(JobTransaction *transaction,
@@ -59,6 +110,14 @@ static ErrorData *run_in_runner(JobTransaction *transaction,
 static ErrorData *run_in_session(JobTransaction *transaction,
 								 const Handler *handler,
 								 JobAction action, Batch *batch);
+static void add_job_context(void *arg);
+static Datum form_argument(const FunctionName *name,
+						   const FoundFunction *function,
+						   ResultMessage *message);
+static bool has_used_temporary_schema(void);
+static void finish_deferred(const JobTransaction *transaction);
+static void cancel_statement(void);
+static void job_timeout_start(int seconds);
 
 /* Get ready.  The memory contexts are children of the current one. */
 void
@@ -127,7 +186,7 @@ job_transaction_clean_session(const JobTransaction *transaction)
 }
 
 /* Whatever setseed() was called with, nobody knows what random() returns. */
-void
+static void
 job_transaction_reset_seed(void)
 {
 	uint32		seed;
@@ -278,4 +337,214 @@ job_transaction_run(JobTransaction *transaction, const Handler *handler,
 		run_in_runner(transaction, handler, action, batch);
 	MemoryContextSwitchTo(transaction->job_context);
 	return error;
+}
+
+/* --- Calling the functions of a handler --- */
+
+/* Error context callback of a job */
+static void
+add_job_context(void *arg)
+{
+	JobContext *context = (JobContext *) arg;
+
+	errcontext("job %lld of queue \"%s\", function %s",
+			   (long long) context->message_id, context->handler->name,
+			   handler_function_name(&context->handler->row.function));
+}
+
+static Datum
+form_argument(const FunctionName *name, const FoundFunction *function,
+			  ResultMessage *message)
+{
+	TupleDesc	desc;
+	HeapTuple	tuple;
+
+	if (name->takes_jsonb)
+		return message->values[Anum_queue_message_body - 1];
+	desc = lookup_rowtype_tupdesc(function->argument_type, -1);
+	if (desc->natts != Natts_queue_message)
+		elog(ERROR, "type queue_message has %d attributes", desc->natts);
+	tuple = heap_form_tuple(desc, message->values, message->isnull);
+	ReleaseTupleDesc(desc);
+	return HeapTupleGetDatum(tuple);
+}
+
+/*
+ * Returns whether this transaction has used a temporary table, or created
+ * anything in the session's temporary schema.  The server's flag covers
+ * tables only, not a type or function that was created with the schema's real
+ * name; but everything in a schema depends on it.
+ */
+static bool
+has_used_temporary_schema(void)
+{
+	Oid			schema;
+	Oid			toast_schema;
+	Relation	rel;
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		result = false;
+
+	if ((MyXactFlags & XACT_FLAGS_ACCESSEDTEMPNAMESPACE) != 0)
+		return true;
+	GetTempNamespaceState(&schema, &toast_schema);
+	if (!OidIsValid(schema))
+		return false;
+	rel = table_open(DependRelationId, AccessShareLock);
+	ScanKeyInit(&keys[0], Anum_pg_depend_refclassid, BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(NamespaceRelationId));
+	ScanKeyInit(&keys[1], Anum_pg_depend_refobjid, BTEqualStrategyNumber,
+				F_OIDEQ, ObjectIdGetDatum(schema));
+	scan = systable_beginscan(rel, DependReferenceIndexId, true, SnapshotSelf,
+							  2, keys);
+	while (!result && HeapTupleIsValid(tuple = systable_getnext(scan)))
+		result = TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data));
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return result;
+}
+
+/*
+ * The function has returned: do what it has deferred, and what that defers in
+ * turn.  Then drop, or refuse, what it would leave behind.
+ */
+static void
+finish_deferred(const JobTransaction *transaction)
+{
+	AfterTriggerFireDeferred();
+	if (transaction->is_restricted && has_used_temporary_schema())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("handler has used the temporary schema of a session that belongs to another role"),
+				 errhint("Leave the job to a runner, or log in as the handler's role to run it.")));
+
+	/*
+	 * Drop the cursors that the function has left open.  The commit would run
+	 * what is left of a pinned one, and in a session as the session's role;
+	 * to drop a pinned one is an error, so the attempt fails.  A session that
+	 * runs handlers of its own role keeps its cursors.
+	 */
+	if (!transaction->is_session || transaction->is_restricted)
+		PortalHashTableDeleteAll();
+	if (transaction->is_session)
+		return;
+	Async_UnlistenAll();
+	if (has_used_temporary_schema())
+		ResetTempTableNamespace();
+}
+
+/*
+ * Call the handler's function, or its teardown function.  Returns whether the
+ * function has returned true.  The timeout is still running then; the caller
+ * ends it.
+ */
+bool
+job_call_function(const JobTransaction *transaction, const Handler *handler,
+				  JobFunctions *functions, bool is_teardown,
+				  ResultMessage *message)
+{
+	LOCAL_FCINFO(fcinfo, 1);
+	const HandlerRow *row = &handler->row;
+	Datum		argument = is_teardown ?
+	form_argument(&row->teardown, &handler->teardown, message) :
+	form_argument(&row->function, &handler->function, message);
+	JobContext	job = {handler, message->id};
+	ErrorContextCallback frame = {error_context_stack, add_job_context, &job};
+	int			nest_level = NewGUCNestLevel();
+	const char *search_path = row->search_path;
+	Datum		result;
+
+	error_context_stack = &frame;
+
+	/*
+	 * Unless pg_temp is named, it is searched first; but the temporary tables
+	 * of the session are not those of the handler's role.
+	 */
+	if (transaction->is_restricted)
+		search_path = psprintf("%s%spg_temp", search_path,
+							   *search_path == '\0' ? "" : ", ");
+	if (strcmp(namespace_search_path, search_path) != 0)
+		settings_set("search_path", search_path, false);
+	job_timeout_start(handler_time_limit(handler));
+	InitFunctionCallInfoData(*fcinfo, is_teardown ? &functions->teardown :
+							 &functions->function, 1, InvalidOid, NULL, NULL);
+	fcinfo->args[0].value = argument;
+	fcinfo->args[0].isnull = false;
+	result = FunctionCallInvoke(fcinfo);
+	finish_deferred(transaction);
+	CHECK_FOR_INTERRUPTS();
+
+	/* The function has caught the error of the cancel, and went on. */
+	if (job_timeout_has_fired())
+		ereport(ERROR,
+				(errcode(ERRCODE_QUERY_CANCELED),
+				 errmsg("handler is still running after its statement was canceled")));
+	error_context_stack = frame.previous;
+	AtEOXact_GUC(false, nest_level);
+	return !fcinfo->isnull && DatumGetBool(result);
+}
+
+/* Drop what a job has left in a runner's session, outside of transactions. */
+void
+job_call_discard(void)
+{
+	DropAllPreparedStatements();
+	ResetSequenceCaches();
+	session_lock_release_user_locks();
+	job_transaction_reset_seed();
+}
+
+/* --- The time limit of a function --- */
+
+/* Called in the signal handler of the timeout. */
+static void
+cancel_statement(void)
+{
+	has_fired = true;
+	InterruptPending = true;
+	QueryCancelPending = true;
+	SetLatch(MyLatch);
+}
+
+static void
+job_timeout_start(int seconds)
+{
+	if (timeout_id == MAX_TIMEOUTS)
+		timeout_id = RegisterTimeout(USER_TIMEOUT, cancel_statement);
+	has_fired = false;
+	enable_timeout_every(timeout_id,
+						 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													 seconds * 1000),
+						 CANCEL_INTERVAL);
+}
+
+/* Stop the timeout.  If it has fired, this raises the error. */
+void
+job_timeout_end(void)
+{
+	disable_timeout(timeout_id, false);
+	CHECK_FOR_INTERRUPTS();
+}
+
+/*
+ * Stop the timeout, if it is running, after the transaction has ended.  If it
+ * has fired after an error or after the last check for interrupts, it must not
+ * cancel what follows.
+ */
+static void
+job_timeout_reset(void)
+{
+	if (timeout_id == MAX_TIMEOUTS)
+		return;
+	disable_timeout(timeout_id, false);
+	if (has_fired)
+		QueryCancelPending = false;
+}
+
+/* Returns whether the timeout has fired since it was last started. */
+bool
+job_timeout_has_fired(void)
+{
+	return has_fired;
 }

@@ -10,7 +10,10 @@
 #ifndef QUEUE_JOB_TRANSACTION_H
 #define QUEUE_JOB_TRANSACTION_H
 
+#include "fmgr.h"
+
 #include "jobs/handler.h"
+#include "queue/message_result.h"
 
 typedef struct JobTransaction
 {
@@ -45,6 +48,22 @@ extern ErrorData *job_transaction_run(JobTransaction *transaction,
 									  const Handler *handler,
 									  JobAction action, Batch *batch);
 extern void job_transaction_clean_session(const JobTransaction *transaction);
-extern void job_transaction_reset_seed(void);
+
+/* The functions of a handler, ready to be called */
+typedef struct JobFunctions
+{
+	bool		is_valid;
+	FmgrInfo	function;
+	FmgrInfo	teardown;		/* if it has one */
+} JobFunctions;
+
+extern bool job_call_function(const JobTransaction *transaction,
+							  const Handler *handler, JobFunctions *functions,
+							  bool is_teardown, ResultMessage *message);
+extern void job_call_discard(void);
+
+/* The time limit of a function */
+extern void job_timeout_end(void);
+extern bool job_timeout_has_fired(void);
 
 #endif							/* QUEUE_JOB_TRANSACTION_H */

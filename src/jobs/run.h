@@ -14,11 +14,31 @@
 #include "nodes/pg_list.h"
 
 #include "jobs/handler.h"
-#include "jobs/job_call.h"
-#include "jobs/job_log.h"
 #include "jobs/job_transaction.h"
 #include "queue/message_result.h"
 #include "queue/registry.h"
+
+/* What has failed */
+typedef enum JobLogEvent
+{
+	JOB_LOG_ATTEMPT,			/* the handler's function */
+	JOB_LOG_COMPLETION,			/* the function returned true, but its message
+								 * could not be deleted */
+	JOB_LOG_RETRY,				/* giving a message back after a failure */
+	JOB_LOG_BURY,				/* making it a dead letter; it is retried */
+	JOB_LOG_TEARDOWN,			/* the teardown function */
+	JOB_LOG_CLAIM,				/* claiming jobs */
+	JOB_LOG_RELEASE				/* giving back jobs that were not run */
+} JobLogEvent;
+
+/* What a process has logged */
+typedef struct JobLog
+{
+	int			elevel;			/* LOG, or WARNING for the session's client */
+	int64		interval_began; /* monotonic clock */
+	int			logged;			/* failures in this interval */
+	int64		suppressed;		/* more of them, which were not logged */
+} JobLog;
 
 /* When no more jobs are to begin */
 typedef struct RunLimits
@@ -63,6 +83,9 @@ extern void run_init(Run *run, bool is_session);
 extern bool run_is_over(const Run *run);
 extern bool run_acquire_slot(Run *run, const Handler *handler);
 extern void run_release_slot(Run *run);
+
+/* Logging failures */
+extern void job_log_end_interval(JobLog *log);
 
 /* How long a runner waits for locks outside of the calls of handlers */
 #define RUNNER_LOCK_TIMEOUT		"100ms"

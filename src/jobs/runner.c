@@ -52,7 +52,7 @@
 #include "catalog/relations.h"
 #include "jobs/execute.h"
 #include "jobs/handler.h"
-#include "jobs/job_log.h"
+#include "jobs/run.h"
 #include "jobs/runner_pool.h"
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"

@@ -157,7 +157,7 @@ push_message_once(const char *queue_name, const PushOrigin *origin,
 
 			row_set_columns(rel, row_fetch(rel, RelationGetRelid(index), keys,
 										   ORIGIN_KEYS),
-							1, &column, &id, NULL);
+							1, &column, &id);
 		}
 		if (pg_prng_uint32(&pg_global_prng_state) % CLEAN_ONE_IN == 0)
 			delete_old_origins(rel, queue.id);

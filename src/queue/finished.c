@@ -53,8 +53,7 @@
 typedef struct FinishedScan
 {
 	TimestampTz not_before;		/* what was finished earlier is left out */
-	Relation	rels[FINISHED_SEGMENTS];	/* NULL: a table that the version
-											 * of the extension does not have */
+	Relation	rels[FINISHED_SEGMENTS];
 	RowScan		scans[FINISHED_SEGMENTS];
 	bool		is_open[FINISHED_SEGMENTS];
 	HeapTuple	next[FINISHED_SEGMENTS];	/* the next row of each scan that
@@ -292,8 +291,7 @@ end_finished_scan(FinishedScan *scan)
 	{
 		if (scan->is_open[i])
 			row_scan_end(&scan->scans[i]);
-		if (scan->rels[i] != NULL)
-			table_close(scan->rels[i], AccessShareLock);
+		table_close(scan->rels[i], AccessShareLock);
 	}
 }
 

@@ -92,7 +92,7 @@ static TimestampTz turn_at[FINISHED_RINGS]; /* it is not turned before */
 static TableRead reads[FINISHED_RINGS];
 
 static int64 keep_of(Relation rel, HeapTuple tuple);
-static bool count_queue(Relation rel, HeapTuple tuple, void *arg);
+static bool count_queue(Relation rel, HeapTuple tuple);
 static void read_queues(void);
 static int64 keep_seconds(HTAB *keeps, Relation queues, int32 id);
 static double size_of_table(int i);
@@ -123,7 +123,7 @@ keep_of(Relation rel, HeapTuple tuple)
 
 /* Callback of queue_all() */
 static bool
-count_queue(Relation rel, HeapTuple tuple, void *arg)
+count_queue(Relation rel, HeapTuple tuple)
 {
 	int64		seconds = keep_of(rel, tuple);
 	int			ring = finished_ring_of(seconds);
@@ -155,7 +155,7 @@ read_queues(void)
 
 	/* If it fails, they are read again. */
 	queues_generation = 0;
-	(void) queue_all(NULL, count_queue, NULL, &n);
+	(void) queue_all(NULL, count_queue, &n);
 	queues_generation = generation;
 
 	/* Rows may be too old earlier than they seemed to be. */
@@ -380,7 +380,7 @@ make_active(int active, int next)
 			(errmsg_internal("table %d of the history becomes active", next)));
 	values[0] = Int16GetDatum(next);
 	values[1] = TimestampTzGetDatum(GetCurrentTimestamp());
-	row_set_columns(rel, fetch_ring(rel, active), 2, columns, values, NULL);
+	row_set_columns(rel, fetch_ring(rel, active), 2, columns, values);
 
 	/* An update of a row does not make sessions read the table again. */
 	CacheInvalidateRelcache(rel);

@@ -52,7 +52,6 @@
 typedef struct GroupLock
 {
 	XactRecord	xact;
-	LOCKTAG		tag;			/* see group_unlock() */
 	int32		queue_id;
 	LaneId		lane;
 } GroupLock;
@@ -205,7 +204,6 @@ group_try_lock(int32 queue_id, LaneId lane, bool *is_new)
 						GROUP_LOCKS_MAX),
 				 errhint("Commit after each claim, or claim fewer messages.")));
 	lock = xact_add(&locks);
-	lock->tag = tag;
 	lock->queue_id = queue_id;
 	lock->lane = lane;
 	return true;
@@ -215,18 +213,16 @@ group_try_lock(int32 queue_id, LaneId lane, bool *is_new)
 void
 group_unlock(int32 queue_id, LaneId lane)
 {
+	LOCKTAG		tag;
+
+	set_group_tag(&tag, queue_id, lane);
 	for (int i = locks.n - 1; i >= 0; i--)
 	{
 		GroupLock  *lock = xact_record(&locks, i);
 
 		if (lock->queue_id != queue_id || !lane_equals(lock->lane, lane))
 			continue;
-
-		/*
-		 * An update from version 1.1 may have ended since we locked the
-		 * group, which changes the tag.
-		 */
-		LockRelease(&lock->tag, ExclusiveLock, false);
+		LockRelease(&tag, ExclusiveLock, false);
 
 		/* The last record takes its place, which keeps the order of levels. */
 		Assert(lock->xact.nest_level == GetCurrentTransactionNestLevel());

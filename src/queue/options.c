@@ -188,15 +188,15 @@ static const Option options[] = {
 
 pg_noreturn static void option_type_error(const Option *option);
 static int	bound_value(const OptionBound *bound);
-static int	parse_integer_option(const Option *option, Jsonb *metadata,
+static int	parse_integer_option(const Option *option, const JsonbValue *v,
 								 bool check);
-static double parse_number_option(const Option *option, Jsonb *metadata,
+static double parse_number_option(const Option *option, const JsonbValue *v,
 								  bool check);
-static bool parse_boolean_option(const Option *option, Jsonb *metadata,
+static bool parse_boolean_option(const Option *option, const JsonbValue *v,
 								 bool check);
-static int64 parse_message_number(const Option *option, Jsonb *metadata,
+static int64 parse_message_number(const Option *option, const JsonbValue *v,
 								  bool check);
-static void parse_dead_queue(const Option *option, Jsonb *metadata,
+static void parse_dead_queue(const Option *option, const JsonbValue *v,
 							 Queue *queue, bool check);
 static bool is_reserved_key(const char *key);
 static bool is_misspelled_key(const char *key);
@@ -228,16 +228,18 @@ bound_value(const OptionBound *bound)
 	return bound->setting != NULL ? *bound->setting : bound->constant;
 }
 
-/* Read an option; without "check" a wrong value counts as none. */
+/*
+ * Read an option, whose value is NULL if the metadata does not have it; without
+ * "check" a wrong value counts as none.
+ */
 static int
-parse_integer_option(const Option *option, Jsonb *metadata, bool check)
+parse_integer_option(const Option *option, const JsonbValue *v, bool check)
 {
-	JsonbValue	v;
 	int64		value;
 
-	if (!json_field(metadata, option->key, &v))
+	if (v == NULL)
 		return option->default_value;
-	if (!json_integer(&v, &value))
+	if (!json_integer(v, &value))
 	{
 		if (check)
 			option_type_error(option);
@@ -254,23 +256,22 @@ parse_integer_option(const Option *option, Jsonb *metadata, bool check)
 }
 
 static double
-parse_number_option(const Option *option, Jsonb *metadata, bool check)
+parse_number_option(const Option *option, const JsonbValue *v, bool check)
 {
 	int			min = bound_value(&option->min);
 	int			max = bound_value(&option->max);
-	JsonbValue	v;
 	double		value;
 
-	if (!json_field(metadata, option->key, &v))
+	if (v == NULL)
 		return option->default_value;
-	if (v.type != jbvNumeric)
+	if (v->type != jbvNumeric)
 	{
 		if (check)
 			option_type_error(option);
 		return option->default_value;
 	}
 	value = DatumGetFloat8(DirectFunctionCall1(numeric_float8_no_overflow,
-											   NumericGetDatum(v.val.numeric)));
+											   NumericGetDatum(v->val.numeric)));
 	if (value >= min && value <= max &&
 		!(option->excludes_min && value == min))
 		return value;
@@ -287,28 +288,21 @@ parse_number_option(const Option *option, Jsonb *metadata, bool check)
 }
 
 static bool
-parse_boolean_option(const Option *option, Jsonb *metadata, bool check)
+parse_boolean_option(const Option *option, const JsonbValue *v, bool check)
 {
-	JsonbValue	v;
-
-	if (!json_field(metadata, option->key, &v))
-		return false;
-	if (v.type != jbvBool && check)
+	if (v != NULL && v->type != jbvBool && check)
 		option_type_error(option);
-	return v.type == jbvBool && v.val.boolean;
+	return v != NULL && v->type == jbvBool && v->val.boolean;
 }
 
 static int64
-parse_message_number(const Option *option, Jsonb *metadata, bool check)
+parse_message_number(const Option *option, const JsonbValue *v, bool check)
 {
-	JsonbValue	v;
 	int64		value;
 
-	if (!json_field(metadata, option->key, &v))
-		return NOT_OF_PGMQ;
-	if (json_integer(&v, &value))
+	if (v != NULL && json_integer(v, &value))
 		return value;
-	if (check)
+	if (v != NULL && check)
 		option_type_error(option);
 	return NOT_OF_PGMQ;
 }
@@ -336,22 +330,20 @@ options_set_default_dead_queue(Queue *queue, bool check)
  * _max_claim_count has been read.
  */
 static void
-parse_dead_queue(const Option *option, Jsonb *metadata, Queue *queue,
+parse_dead_queue(const Option *option, const JsonbValue *v, Queue *queue,
 				 bool check)
 {
-	JsonbValue	v;
-
 	queue->dead_queue[0] = '\0';
-	queue->dead_named = json_field(metadata, option->key, &v);
-	if (!queue->dead_named)
+	queue->dead_named = v != NULL;
+	if (v == NULL)
 	{
 		/* It needs none unless messages can be exhausted. */
 		if (queue->max_claim_count >= 0)
 			options_set_default_dead_queue(queue, check);
 	}
-	else if (v.type == jbvString)
+	else if (v->type == jbvString)
 	{
-		char	   *name = pnstrdup(v.val.string.val, v.val.string.len);
+		char	   *name = pnstrdup(v->val.string.val, v->val.string.len);
 
 		if (check)
 			queue_check_name(name, option->key);
@@ -371,27 +363,27 @@ options_parse(Jsonb *metadata, Queue *queue, bool check)
 	for (int i = 0; i < (int) lengthof(options); i++)
 	{
 		const Option *option = &options[i];
+		void	   *field = (char *) queue + option->field;
+		JsonbValue	found;
+		JsonbValue *v = json_field(metadata, option->key, &found) ? &found :
+		NULL;
 
 		switch (option->type)
 		{
 			case OPTION_INTEGER:
-				*(int *) ((char *) queue + option->field) =
-					parse_integer_option(option, metadata, check);
+				*(int *) field = parse_integer_option(option, v, check);
 				break;
 			case OPTION_NUMBER:
-				*(double *) ((char *) queue + option->field) =
-					parse_number_option(option, metadata, check);
+				*(double *) field = parse_number_option(option, v, check);
 				break;
 			case OPTION_BOOLEAN:
-				*(bool *) ((char *) queue + option->field) =
-					parse_boolean_option(option, metadata, check);
+				*(bool *) field = parse_boolean_option(option, v, check);
 				break;
 			case OPTION_QUEUE_NAME:
-				parse_dead_queue(option, metadata, queue, check);
+				parse_dead_queue(option, v, queue, check);
 				break;
 			case OPTION_MESSAGE_NUMBER:
-				*(int64 *) ((char *) queue + option->field) =
-					parse_message_number(option, metadata, check);
+				*(int64 *) field = parse_message_number(option, v, check);
 				break;
 		}
 	}

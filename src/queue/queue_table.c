@@ -297,7 +297,7 @@ queue_find_entry(void *array, int n, Size size, int32 id)
  * by id.  A filter, unless it is NULL, says which of them.
  */
 QueueEntry *
-queue_all(const char *project, QueueFilter filter, void *arg, int *n)
+queue_all(const char *project, QueueFilter filter, int *n)
 {
 	/* What the filter allocates is freed for each of very many queues. */
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
@@ -324,7 +324,7 @@ queue_all(const char *project, QueueFilter filter, void *arg, int *n)
 		if (filter != NULL)
 		{
 			MemoryContext old = MemoryContextSwitchTo(context);
-			bool		passes = filter(rel, tuple, arg);
+			bool		passes = filter(rel, tuple);
 
 			MemoryContextSwitchTo(old);
 			MemoryContextReset(context);

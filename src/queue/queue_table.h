@@ -77,7 +77,7 @@ typedef struct QueueEntry
 } QueueEntry;
 
 /* Returns whether this row of the table is to be in a list. */
-typedef bool (*QueueFilter) (Relation rel, HeapTuple tuple, void *arg);
+typedef bool (*QueueFilter) (Relation rel, HeapTuple tuple);
 
 /* What queue_get returns */
 typedef struct QueueDescription
@@ -110,7 +110,7 @@ extern bool queue_created_at(int32 id, TimestampTz *created_at);
 /* Lists of queues */
 extern List *queue_referring(int attribute, int32 id);
 extern QueueEntry *queue_all(const char *project, QueueFilter filter,
-							 void *arg, int *n);
+							 int *n);
 extern void *queue_find_entry(void *array, int n, Size size, int32 id);
 extern bool queue_describe(const char *name, QueueDescription *description);
 extern void queue_list(text *marker, int limit, text *pattern,

@@ -40,6 +40,7 @@
 #include "queue/shard.h"
 #include "util/args.h"
 #include "util/clock.h"
+#include "util/hash.h"
 #include "util/limits.h"
 #include "util/settings.h"
 
@@ -87,7 +88,7 @@ static bool look_up_queue(const char *name, Queue *queue, QueueAcl *acl,
 static bool row_is_readable(Relation rel, HeapTuple tuple,
 							const char *project, const char *name,
 							QueueAcl *acl);
-static bool is_readable_here(Relation rel, HeapTuple tuple, void *arg);
+static bool is_readable_here(Relation rel, HeapTuple tuple);
 static QueueResult read_claimable(int32 id, const char *of_project,
 								  char *project, char *name, Queue *queue);
 static bool cached_is_claimable(int32 id, const char *of_project,
@@ -149,10 +150,8 @@ reset_stale_cache(void)
 	info.hcxt = cache_context;
 	cache = hash_create("queue cache", 64, &info,
 						HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
-	info.keysize = sizeof(int32);
-	info.entrysize = sizeof(CachedId);
-	cache_by_id = hash_create("queue cache by id", 64, &info,
-							  HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	cache_by_id = hash_create_blobs("queue cache by id", sizeof(int32),
+									sizeof(CachedId), cache_context);
 	cache_generation = catalog_generation();
 }
 
@@ -460,7 +459,7 @@ queue_find_in_projects(int32 id, char *project, Queue *queue)
 
 /* Filter of queue_all(), for the session's project */
 static bool
-is_readable_here(Relation rel, HeapTuple tuple, void *arg)
+is_readable_here(Relation rel, HeapTuple tuple)
 {
 	char		project[QUEUE_PROJECT_LENGTH + 1];
 	char		name[QUEUE_NAME_LENGTH + 1];
@@ -479,7 +478,7 @@ is_readable_here(Relation rel, HeapTuple tuple, void *arg)
 QueueEntry *
 queue_list_readable(int *n)
 {
-	return queue_all(setting_project, is_readable_here, NULL, n);
+	return queue_all(setting_project, is_readable_here, n);
 }
 
 /*

@@ -146,7 +146,7 @@ find_oldest_messages(QueueStatus *list, int n)
 QueueStatus *
 status_read(int *n, bool *known)
 {
-	QueueEntry *queues = queue_all(NULL, NULL, NULL, n);
+	QueueEntry *queues = queue_all(NULL, NULL, n);
 	QueueStatus *list = palloc_extended(Max(*n, 1) * sizeof(QueueStatus),
 										MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 

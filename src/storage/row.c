@@ -557,12 +557,10 @@ row_update(Relation rel, ItemPointer tid, HeapTuple tuple)
  */
 void
 row_set_columns(Relation rel, HeapTuple old, int n, int *columns,
-				Datum *values, bool *isnull)
+				Datum *values)
 {
+	bool	   *isnull = palloc0(n * sizeof(bool));
 	HeapTuple	new;
-
-	if (isnull == NULL)
-		isnull = palloc0(n * sizeof(bool));
 
 	if (!HeapTupleIsValid(old))
 		elog(ERROR, "table \"%s\" is empty", RelationGetRelationName(rel));

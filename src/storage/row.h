@@ -51,7 +51,7 @@ extern bool row_insert_unique(Relation rel, Relation arbiter,
 							  HeapTuple tuple);
 extern bool row_update(Relation rel, ItemPointer tid, HeapTuple tuple);
 extern void row_set_columns(Relation rel, HeapTuple old, int n, int *columns,
-							Datum *values, bool *isnull);
+							Datum *values);
 extern void row_delete_of_queue(CatalogRelation table, int32 queue_id);
 
 /* Reading and writing a row on its page */

@@ -446,7 +446,7 @@ truncate_segment(Relation rel, int segment)
 	compat_truncate(rel);
 	truncating = false;
 	row_set_columns(segments, fetch_segment_row(segments, segment), 1,
-					&column, &now, NULL);
+					&column, &now);
 	table_close(segments, NoLock);
 
 	/*

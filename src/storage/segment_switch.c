@@ -154,7 +154,7 @@ make_segment_active(int segment, RingState *state)
 	values[0] = Int16GetDatum(segment);
 	values[1] = TimestampTzGetDatum(GetCurrentTimestamp());
 	row_set_columns(rel, row_fetch(rel, InvalidOid, NULL, 0), 2, columns,
-					values, NULL);
+					values);
 
 	/* An update of a row does not make sessions read the table again. */
 	CacheInvalidateRelcache(rel);

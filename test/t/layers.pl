@@ -26,7 +26,7 @@ my %prefixes = (
 	'catalog/message_table' => 'index_list',
 	'bgworker/wakeup' => 'await',
 	'catalog/relations' => 'catalog',
-	'jobs/run' => 'batch',
+	'jobs/run' => 'batch|job_log',
 	'util/hash' => 'digest',
 	'queue/registry' => 'queue');
 
