@@ -60,7 +60,7 @@ get_outcome(FunctionCallInfo fcinfo, int arg)
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("parameter \"%s\" is not an outcome: \"%s\"", "outcome",
-					arg_clip(name)),
+					arg_clip(name, CLIP_LENGTH)),
 			 errhint("Outcomes are completed, dead, expired, canceled, duplicate and deleted; NULL is any of them.")));
 }
 

@@ -91,7 +91,7 @@ get_states(FunctionCallInfo fcinfo, int arg)
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("parameter \"%s\" is not a state: \"%s\"", "state",
-					arg_clip(name)),
+					arg_clip(name, CLIP_LENGTH)),
 			 errhint("States are free, claimed, delayed, waiting and canceled; NULL is any of them.")));
 }
 

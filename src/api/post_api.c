@@ -92,7 +92,7 @@ find_post_field(const JsonbValue *key, int n, bool has_queue)
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("message %d has an unknown field \"%s\"", n,
 					arg_clip(pnstrdup(key->val.string.val,
-									  key->val.string.len))),
+									  key->val.string.len), CLIP_LENGTH)),
 			 has_queue ?
 			 errhint("The fields are queue, body, ttl, delay, priority, dedup_key, group_key, headers, batch, after, after_success, at, dedup and dedup_for.") :
 			 errhint("The fields are body, ttl, delay, priority, dedup_key, group_key, headers, batch, after, after_success, at, dedup and dedup_for.")));
@@ -131,6 +131,7 @@ set_post_field(Post *post, PostField field, JsonbValue *value)
 {
 	int			n = post->number;
 	NewMessage *message = &post->messages[n - 1];
+	const char *name = post_fields[field];
 	char	   *key;
 
 	if (field != POST_BODY && value->type == jbvNull)
@@ -141,45 +142,43 @@ set_post_field(Post *post, PostField field, JsonbValue *value)
 			message->body = JsonbValueToJsonb(value);
 			break;
 		case POST_TTL:
-			message->ttl = arg_check_ttl(get_post_integer(value, "ttl", n));
+			message->ttl = arg_check_ttl(get_post_integer(value, name, n));
 			break;
 		case POST_DELAY:
 			message->delay =
-				arg_check_delay(get_post_integer(value, "delay", n));
+				arg_check_delay(get_post_integer(value, name, n));
 			break;
 		case POST_PRIORITY:
 			message->priority =
-				arg_check_priority(get_post_integer(value, "priority", n));
+				arg_check_priority(get_post_integer(value, name, n));
 			break;
 		case POST_DEDUP_KEY:
-			push_set_dedup_key(message, get_post_key(value, "dedup_key", n));
+			push_set_dedup_key(message, get_post_key(value, name, n));
 			break;
 		case POST_GROUP_KEY:
-			key = get_post_key(value, "group_key", n);
+			key = get_post_key(value, name, n);
 			push_set_group_key(message, cstring_to_text(key));
 			break;
 		case POST_HEADERS:
 			message->headers = JsonbValueToJsonb(value);
 			break;
 		case POST_BATCH:
-			message->batch = push_batch_id(get_post_integer(value, "batch",
-															n));
+			message->batch = push_batch_id(get_post_integer(value, name, n));
 			break;
 		case POST_AFTER:
-			message->after = push_batch_id(get_post_integer(value, "after",
-															n));
+			message->after = push_batch_id(get_post_integer(value, name, n));
 			break;
 		case POST_AFTER_SUCCESS:
 			if (value->type != jbvBool)
 				ereport(ERROR,
 						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						 errmsg("field \"%s\" of message %d must be a boolean",
-								"after_success", n),
+								name, n),
 						 errhint("Give true or false without quotes.")));
 			message->after_success = value->val.boolean;
 			break;
 		case POST_AT:
-			key = get_post_key(value, "at", n);
+			key = get_post_key(value, name, n);
 			post->at = DatumGetTimestampTz(
 										   DirectFunctionCall3(timestamptz_in, CStringGetDatum(key),
 															   ObjectIdGetDatum(InvalidOid),
@@ -187,14 +186,14 @@ set_post_field(Post *post, PostField field, JsonbValue *value)
 			post->has_at = true;
 			break;
 		case POST_DEDUP:
-			push_set_dedup(message, get_post_key(value, "dedup", n));
+			push_set_dedup(message, get_post_key(value, name, n));
 			break;
 		case POST_DEDUP_FOR:
 			push_set_period(message,
-							get_post_integer(value, "dedup_for", n));
+							get_post_integer(value, name, n));
 			break;
 		case POST_QUEUE:
-			key = get_post_key(value, "queue", n);
+			key = get_post_key(value, name, n);
 			queue_check_name(key, "queue");
 			post->queues[n - 1] = key;
 			break;

@@ -124,7 +124,7 @@ push_set_dedup(NewMessage *message, const char *mode)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("parameter \"%s\" must not be \"%s\"", "dedup",
-						arg_clip(mode)),
+						arg_clip(mode, CLIP_LENGTH)),
 				 errhint("Give 'waiting', 'unfinished' or 'replace'.")));
 }
 

@@ -170,7 +170,7 @@ check_fields(Jsonb *object, int n)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("element %d of parameter \"%s\" has an unknown field \"%s\"",
-							n, "failed", arg_clip(field)),
+							n, "failed", arg_clip(field, CLIP_LENGTH)),
 					 errhint("The fields are id, error, delay and bury.")));
 	}
 }
@@ -246,7 +246,7 @@ get_id(const JsonbValue *value, int n)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("field \"%s\" of element %d of parameter \"%s\" is no id: \"%s\"",
-						"id", n, "failed", arg_clip(text)),
+						"id", n, "failed", arg_clip(text, CLIP_LENGTH)),
 				 errhint("Give the id as it was returned, as a JSON number or string.")));
 	return id;
 }

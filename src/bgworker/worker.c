@@ -50,7 +50,7 @@
  *
  *	  It ends when the extension does not exist any more, or is of an earlier
  *	  version, and when the database is about to be dropped, renamed, moved or
- *	  copied (hooks.c).
+ *	  copied (module.c).
  *
  * src/bgworker/worker.c
  *
@@ -416,7 +416,7 @@ next_due(void)
 
 /*
  * Without preloading, a session may have no hook that asks the worker to end
- * (hooks.c).  So the worker finds out itself whether a command waits until the
+ * (module.c).  So the worker finds out itself whether a command waits until the
  * database is not in use.
  */
 static void

@@ -47,7 +47,6 @@
 #include "queue/registry.h"
 #include "shmem/database_state.h"
 #include "storage/claim_id.h"
-#include "storage/claim_members.h"
 #include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
@@ -220,7 +219,7 @@ mark_chosen(const Queue *queue, ClaimScan *scan, const ClaimScanResult *found,
 		group_rate_record(queue, message->table, message->tuple);
 		ids[n++] = Int64GetDatum(message->form.id);
 	}
-	claim_members_keep(&claim, ids, n);
+	claim_id_keep_members(&claim, ids, n);
 	pfree(ids);
 	return n;
 }

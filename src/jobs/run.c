@@ -25,12 +25,12 @@
 
 #include "access/xact.h"
 #include "datatype/timestamp.h"
-#include "mb/pg_wchar.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 
 #include "jobs/run.h"
 #include "queue/queue_lock.h"
+#include "util/args.h"
 #include "util/clock.h"
 #include "util/settings.h"
 
@@ -42,7 +42,6 @@ static bool run_find_orphan(Run *run);
 static void job_log_init(JobLog *log, int elevel);
 static void job_log(JobLog *log, JobLogEvent event, const char *queue_name,
 					int64 message_id, const ErrorData *error);
-static const char *clip_text(const char *text);
 static int	event_message(JobLogEvent event, const char *queue_name,
 						  int64 message_id, const char *text);
 
@@ -193,15 +192,6 @@ job_log_init(JobLog *log, int elevel)
 	log->suppressed = 0;
 }
 
-static const char *
-clip_text(const char *text)
-{
-	int			length = strlen(text);
-	int			clipped = pg_mbcliplen(text, length, LOG_LENGTH);
-
-	return clipped == length ? text : psprintf("%.*s...", clipped, text);
-}
-
 /* Used within ereport(), like errmsg() */
 static int
 event_message(JobLogEvent event, const char *queue_name, int64 message_id,
@@ -254,12 +244,12 @@ job_log(JobLog *log, JobLogEvent event, const char *queue_name,
 	ereport(log->elevel,
 			(errcode(error->sqlerrcode),
 			 event_message(event, queue_name, message_id,
-						   clip_text(error->message)),
+						   arg_clip(error->message, LOG_LENGTH)),
 			 error->detail ?
-			 errdetail_internal("%s", clip_text(error->detail)) : 0,
-			 error->hint ? errhint("%s", clip_text(error->hint)) : 0,
+			 errdetail_internal("%s", arg_clip(error->detail, LOG_LENGTH)) : 0,
+			 error->hint ? errhint("%s", arg_clip(error->hint, LOG_LENGTH)) : 0,
 			 error->context ?
-			 errcontext("%s", clip_text(error->context)) : 0));
+			 errcontext("%s", arg_clip(error->context, LOG_LENGTH)) : 0));
 }
 
 /* Begin a new interval; report how many failures were not logged. */

@@ -481,7 +481,7 @@ options_warn(Jsonb *given)
 	ereport(WARNING,
 			(errcode(ERRCODE_WARNING),
 			 errmsg("metadata keys that resemble reserved ones have no effect: %s",
-					arg_clip(unknown.data)),
+					arg_clip(unknown.data, CLIP_LENGTH)),
 			 errhint("The reserved keys are %s.", reserved.data)));
 }
 

@@ -121,7 +121,7 @@ queue_check_name(const char *name, const char *argname)
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("parameter \"%s\" is not a valid queue name: \"%s\"",
-					argname, arg_clip(name)),
+					argname, arg_clip(name, CLIP_LENGTH)),
 			 errhint("A name is 1 to %d characters out of letters, digits, and the signs _ - . : / only.",
 					 QUEUE_NAME_LENGTH)));
 }

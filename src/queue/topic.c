@@ -178,7 +178,7 @@ topic_bind(const char *pattern, const char *queue_name, Jsonb *filter,
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("parameter \"%s\" is not a valid pattern of topics: \"%s\"",
-						"pattern", arg_clip(pattern)),
+						"pattern", arg_clip(pattern, CLIP_LENGTH)),
 				 errhint("A pattern is 1 to %d characters: words of letters, digits, and the signs _ - : / with dots between them; * stands for one word, and # for any number of words.",
 						 QUEUE_TOPIC_LENGTH)));
 	for (int i = 0; i < nroles; i++)
@@ -434,7 +434,7 @@ topic_match(const char *topic, Jsonb *headers)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("parameter \"%s\" is not a valid topic: \"%s\"",
-						"topic", arg_clip(topic)),
+						"topic", arg_clip(topic, CLIP_LENGTH)),
 				 errhint("A topic is 1 to %d characters: words of letters, digits, and the signs _ - : / with dots between them.",
 						 QUEUE_TOPIC_LENGTH)));
 	read_bindings();

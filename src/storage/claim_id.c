@@ -22,12 +22,21 @@
  *	  byte first: token (8), first (8), span (4), priorities (2), signature
  *	  (4).
  *
+ *	  Where groups take turns, the messages of a claim may lie far apart, and a
+ *	  call that names the claim would read all that is between.  It is mostly
+ *	  the session that has made the claim that renews, releases or completes
+ *	  it.  So a session keeps the ids of the messages of its last claims that
+ *	  are sparse, and scans only these (message_scan_begin_claim).  A claim
+ *	  never gets other messages, so the ids are complete.  The claims of a
+ *	  transaction that is rolled back stay there, and are not looked for.
+ *
  * src/storage/claim_id.c
  *
  *-------------------------------------------------------------------------
  */
 #include "postgres.h"
 
+#include "catalog/pg_type.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
@@ -60,6 +69,20 @@ typedef struct Secret
 static Secret *secrets = NULL;
 static int	nsecrets;
 static uint64 secrets_generation = 0;
+
+#define CLAIMS_KEPT		16
+
+/* Numbers for each message in the range of a claim that is worth keeping */
+#define SPARSE			64
+
+typedef struct KeptClaim
+{
+	int64		token;
+	ArrayType  *ids;			/* bigint; NULL if the entry is not used */
+} KeptClaim;
+
+static KeptClaim kept[CLAIMS_KEPT];
+static int	next_kept = 0;		/* the oldest one */
 
 static void put_bytes(unsigned char *to, uint64 value, int n);
 static uint64 get_bytes(const unsigned char *from, int n);
@@ -246,4 +269,39 @@ claim_id_new_token(void)
 		token = tokens[--ntokens];
 	} while (token == 0);
 	return token;
+}
+
+/* --- The messages of claims of this session --- */
+
+/* This session has made a claim of these messages. */
+void
+claim_id_keep_members(const ClaimId *claim, Datum *ids, int n)
+{
+	KeptClaim  *entry = &kept[next_kept];
+	MemoryContext old;
+
+	/* If they lie close together, it costs little to read what is between. */
+	if (claim->span / SPARSE < n)
+		return;
+
+	/* It stays unused if there is no memory for the array. */
+	if (entry->ids != NULL)
+		pfree(entry->ids);
+	entry->ids = NULL;
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	entry->ids = construct_array(ids, n, INT8OID, sizeof(int64),
+								 FLOAT8PASSBYVAL, TYPALIGN_DOUBLE);
+	MemoryContextSwitchTo(old);
+	entry->token = claim->token;
+	next_kept = (next_kept + 1) % CLAIMS_KEPT;
+}
+
+/* Returns the ids of the messages of a claim; NULL if they are not known. */
+ArrayType *
+claim_id_members(const ClaimId *claim)
+{
+	for (int i = 0; i < CLAIMS_KEPT; i++)
+		if (kept[i].ids != NULL && kept[i].token == claim->token)
+			return kept[i].ids;
+	return NULL;
 }

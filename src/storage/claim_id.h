@@ -10,6 +10,8 @@
 #ifndef QUEUE_CLAIM_ID_H
 #define QUEUE_CLAIM_ID_H
 
+#include "utils/array.h"
+
 /* What a claim id says */
 typedef struct ClaimId
 {
@@ -24,5 +26,9 @@ typedef struct ClaimId
 extern void claim_id_print(int32 queue_id, const ClaimId *claim, char *hex);
 extern bool claim_id_parse(int32 queue_id, const char *hex, ClaimId *claim);
 extern int64 claim_id_new_token(void);
+
+/* The messages of claims that this session has made */
+extern void claim_id_keep_members(const ClaimId *claim, Datum *ids, int n);
+extern ArrayType *claim_id_members(const ClaimId *claim);
 
 #endif							/* QUEUE_CLAIM_ID_H */

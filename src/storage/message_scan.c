@@ -56,7 +56,6 @@
 #include "catalog/tables.h"
 #include "map/message_ranges.h"
 #include "storage/claim_id.h"
-#include "storage/claim_members.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
@@ -173,7 +172,7 @@ message_scan_begin_claim(int32 queue_id, const ClaimId *claim,
 	MessageScan *scan = message_scan_begin(queue_id, lockmode);
 
 	scan->everywhere = everywhere;
-	scan->ids = claim_members_find(claim);
+	scan->ids = claim_id_members(claim);
 	do
 	{
 		for (int priority = QUEUE_PRIORITIES - 1; priority >= 0; priority--)

@@ -21,7 +21,6 @@
 #include "util/limits.h"
 #include "util/settings.h"
 
-#define CLIP_LENGTH		100		/* bytes of a user's text in a message */
 
 /*
  * Check a value against two bounds.  The name of a setting is NULL if the
@@ -154,12 +153,12 @@ arg_ids(const char *arg, ArrayType *array, Datum **ids)
 	return n;
 }
 
-/* Returns as much of a user's text as should be in a message. */
+/* Returns at most so many bytes of a text, with dots if some is left out. */
 const char *
-arg_clip(const char *text)
+arg_clip(const char *text, int max)
 {
 	int			length = strlen(text);
-	int			clipped = pg_mbcliplen(text, length, CLIP_LENGTH);
+	int			clipped = pg_mbcliplen(text, length, max);
 
 	return clipped == length ? text :
 				psprintf("%.*s...", clipped, text);

@@ -12,6 +12,8 @@
 
 #include "utils/array.h"
 
+#define CLIP_LENGTH		100		/* bytes of a user's text in a message */
+
 /* Bounds */
 extern int	arg_check_bounds(const char *arg, int64 value,
 							 int min, const char *min_setting,
@@ -28,6 +30,6 @@ extern int	arg_check_list_limit(int limit);
 /* Values */
 extern void arg_check_array(const char *arg, ArrayType *array);
 extern int	arg_ids(const char *arg, ArrayType *array, Datum **ids);
-extern const char *arg_clip(const char *text);
+extern const char *arg_clip(const char *text, int max);
 
 #endif							/* QUEUE_ARGS_H */
