@@ -283,12 +283,9 @@ sql_queue_resume(PG_FUNCTION_ARGS)
 Datum
 sql_queue_grant(PG_FUNCTION_ARGS)
 {
-	const char *name;
-	Oid			role;
+	const char *name = arg_queue_to_write(fcinfo, "q", "queue_grant()");
+	Oid			role = DatumGetObjectId(arg_required(fcinfo, 1, "role"));
 
-	api_check_can_write("queue_grant()");
-	name = arg_queue_name(fcinfo, 0, "q");
-	role = DatumGetObjectId(arg_required(fcinfo, 1, "role"));
 	queue_grant(name, role, get_privilege(fcinfo, 2));
 	PG_RETURN_VOID();
 }
@@ -306,12 +303,9 @@ sql_queue_grant(PG_FUNCTION_ARGS)
 Datum
 sql_queue_revoke(PG_FUNCTION_ARGS)
 {
-	const char *name;
-	Oid			role;
+	const char *name = arg_queue_to_write(fcinfo, "q", "queue_revoke()");
+	Oid			role = DatumGetObjectId(arg_required(fcinfo, 1, "role"));
 
-	api_check_can_write("queue_revoke()");
-	name = arg_queue_name(fcinfo, 0, "q");
-	role = DatumGetObjectId(arg_required(fcinfo, 1, "role"));
 	queue_revoke(name, role, get_privilege(fcinfo, 2));
 	PG_RETURN_VOID();
 }

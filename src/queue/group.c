@@ -48,28 +48,19 @@
 
 #define GROUP_LOCKS_MAX		1000
 
-/* A lock of a group that this transaction has taken */
-typedef struct GroupLock
+/* A group that this transaction has locked, or a pop from one with a bound */
+typedef struct GroupRecord
 {
 	XactRecord	xact;
 	int32		queue_id;
 	LaneId		lane;
-} GroupLock;
+} GroupRecord;
 
 static XactList locks = {
-	.record_size = sizeof(GroupLock)
+	.record_size = sizeof(GroupRecord)
 };
-
-/* A pop of this transaction from a group with a bound */
-typedef struct Pop
-{
-	XactRecord	xact;
-	int32		queue_id;
-	LaneId		lane;
-} Pop;
-
 static XactList pops = {
-	.record_size = sizeof(Pop)
+	.record_size = sizeof(GroupRecord)
 };
 
 static bool is_of_bounded_group(const Queue *queue, HeapTuple tuple);
@@ -137,7 +128,7 @@ group_init(void)
 void
 group_record_pop(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {
-	Pop		   *pop;
+	GroupRecord *pop;
 	LaneId		lane;
 
 	if (!is_of_bounded_group(queue, tuple))
@@ -156,7 +147,7 @@ group_popped(int32 queue_id, LaneId lane)
 
 	for (int i = 0; i < pops.n; i++)
 	{
-		const Pop  *pop = xact_record(&pops, i);
+		const GroupRecord *pop = xact_record(&pops, i);
 
 		n += pop->queue_id == queue_id && lane_equals(pop->lane, lane);
 	}
@@ -188,7 +179,7 @@ group_try_lock(int32 queue_id, LaneId lane, bool *is_new)
 {
 	LOCKTAG		tag;
 	LockAcquireResult result;
-	GroupLock  *lock;
+	GroupRecord *lock;
 
 	set_group_tag(&tag, queue_id, lane);
 	result = LockAcquire(&tag, ExclusiveLock, false, true);
@@ -218,7 +209,7 @@ group_unlock(int32 queue_id, LaneId lane)
 	set_group_tag(&tag, queue_id, lane);
 	for (int i = locks.n - 1; i >= 0; i--)
 	{
-		GroupLock  *lock = xact_record(&locks, i);
+		GroupRecord *lock = xact_record(&locks, i);
 
 		if (lock->queue_id != queue_id || !lane_equals(lock->lane, lane))
 			continue;
@@ -226,7 +217,7 @@ group_unlock(int32 queue_id, LaneId lane)
 
 		/* The last record takes its place, which keeps the order of levels. */
 		Assert(lock->xact.nest_level == GetCurrentTransactionNestLevel());
-		*lock = *(GroupLock *) xact_record(&locks, locks.n - 1);
+		*lock = *(GroupRecord *) xact_record(&locks, locks.n - 1);
 		locks.n--;
 		return;
 	}
