@@ -32,6 +32,7 @@
 #include "map/lanes.h"
 #include "queue/group.h"
 #include "queue/options.h"
+#include "storage/prepared.h"
 
 /* Messages without a key have no bound. */
 bool
@@ -80,6 +81,17 @@ group_turn_lock(ClaimScan *scan, GroupTurn *turn)
 			pass->met_locked_group = true;
 			return false;
 		}
+	}
+
+	/*
+	 * Its lane does not have all that comes first.  When it does, it has a
+	 * turn again.
+	 */
+	if (turn->is_locked && prepared_frees(queue->id, turn->lane))
+	{
+		group_turn_unlock(scan, turn);
+		pass->met_locked_group = true;
+		return false;
 	}
 	if (queue->group_rate > 0)
 		turn->allowance = group_rate_allowance(queue, turn->lane,

@@ -86,9 +86,10 @@ static bool is_returning = false;
 
 static void make_room(void);
 static PreparedItem *next_item(PreparedKind kind);
-static int	take_ended(PreparedItem *items);
+static int	copy_ended(PreparedItem *items);
+static void remove_returned(const PreparedItem *items, int n);
 static void return_item(const PreparedItem *item);
-static void return_ended(void);
+static void return_ended(bool drop);
 static bool is_listed(TransactionId xid);
 static void find_unknown(void);
 static bool forget_ended(void);
@@ -188,36 +189,57 @@ prepared_add(bool all)
 /* --- For the worker --- */
 
 /*
- * Take the items of transactions of this database that have ended out of the
- * list.  Returns how many there are.
+ * Copy the items of transactions of this database that have ended.  Returns how
+ * many there are.
  */
 static int
-take_ended(PreparedItem *items)
+copy_ended(PreparedItem *items)
 {
-	int			kept = 0;
-	int			taken = 0;
+	int			n = 0;
 	TransactionId last = InvalidTransactionId;
 	bool		has_ended = false;
+
+	shmem_lock(&shared->lock, LW_SHARED);
+	for (int i = 0; i < shared->n; i++)
+	{
+		const PreparedItem *item = &shared->items[i];
+
+		if (item->database != MyDatabaseId)
+			continue;
+
+		/* The items of a transaction follow each other. */
+		if (item->xid != last)
+		{
+			last = item->xid;
+			has_ended = !TransactionIdIsInProgress(last);
+		}
+		if (has_ended)
+			items[n++] = *item;
+	}
+	LWLockRelease(&shared->lock);
+	return n;
+}
+
+/* Remove all items of the transactions of these from the list. */
+static void
+remove_returned(const PreparedItem *items, int n)
+{
+	int			kept = 0;
 
 	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < shared->n; i++)
 	{
 		const PreparedItem *item = &shared->items[i];
+		bool		found = false;
 
-		/* The items of a transaction follow each other. */
-		if (item->database == MyDatabaseId && item->xid != last)
-		{
-			last = item->xid;
-			has_ended = !TransactionIdIsInProgress(last);
-		}
-		if (item->database == MyDatabaseId && has_ended)
-			items[taken++] = *item;
-		else
+		for (int j = 0; j < n && !found; j++)
+			found = item->database == MyDatabaseId &&
+				item->xid == items[j].xid;
+		if (!found)
 			shared->items[kept++] = *item;
 	}
 	shared->n = kept;
 	LWLockRelease(&shared->lock);
-	return taken;
 }
 
 static void
@@ -240,9 +262,12 @@ return_item(const PreparedItem *item)
 	}
 }
 
-/* Return the items of transactions that have ended. */
+/*
+ * Return the items of transactions that have ended; or only drop them, as
+ * everything is forgotten.
+ */
 static void
-return_ended(void)
+return_ended(bool drop)
 {
 	PreparedItem *items;
 	int			n;
@@ -254,15 +279,19 @@ return_ended(void)
 
 	/*
 	 * Not under the lock of the list, since a map may have to be made, for
-	 * which the table of queues is read.  An error loses what is left.
+	 * which the table of queues is read.  They stay in the list until then,
+	 * for claims of their groups (prepared_frees).
 	 */
-	n = take_ended(items);
-	for (int i = 0; i < n; i++)
+	n = copy_ended(items);
+	for (int i = 0; i < n && !drop; i++)
 		return_item(&items[i]);
-	pfree(items);
 	if (n > 0)
+	{
+		remove_returned(items, n);
 		ereport(DEBUG2,
 				(errmsg_internal("returned the changes of prepared transactions")));
+	}
+	pfree(items);
 }
 
 static bool
@@ -320,10 +349,10 @@ void
 prepared_return(void)
 {
 	static bool has_looked = false;
-	bool		forget = is_returning;	/* the last call has lost items */
+	bool		forget = is_returning;	/* the last call has failed */
 
 	is_returning = true;
-	return_ended();
+	return_ended(forget);
 
 	/*
 	 * The worker has just started; or there was no room for the items of a
@@ -350,4 +379,36 @@ bool
 prepared_is_unknown(void)
 {
 	return nunknown > 0 || is_returning;
+}
+
+/* --- For claims --- */
+
+/*
+ * Returns whether a prepared transaction has ended that leaves something of a
+ * lane free, which the worker has not given to the lane yet.
+ */
+bool
+prepared_frees(int32 queue_id, LaneId lane)
+{
+	bool		result = false;
+
+	/* No lock is needed to see that there are none, as a rule. */
+	if (shared->n == 0)
+		return false;
+	shmem_lock(&shared->lock, LW_SHARED);
+	for (int i = 0; i < shared->n && !result; i++)
+	{
+		const PreparedItem *item = &shared->items[i];
+		const PendingChange *change = &item->record.change;
+
+		result = item->database == MyDatabaseId &&
+			item->kind == PREPARED_CHANGE &&
+			change->target == TARGET_MESSAGES &&
+			change->queue_id == queue_id && lane_equals(change->lane, lane) &&
+			!TransactionIdIsInProgress(item->xid) &&
+			(TransactionIdDidCommit(item->xid) ? change->range.due :
+			 change->due_before) == DT_NOBEGIN;
+	}
+	LWLockRelease(&shared->lock);
+	return result;
 }

@@ -10,6 +10,8 @@
 #ifndef QUEUE_PREPARED_H
 #define QUEUE_PREPARED_H
 
+#include "map/lane_id.h"
+
 extern void prepared_init(void);
 
 /* At the end of a transaction that is prepared */
@@ -18,5 +20,8 @@ extern void prepared_add(bool all);
 /* For the worker */
 extern void prepared_return(void);
 extern bool prepared_is_unknown(void);
+
+/* For claims */
+extern bool prepared_frees(int32 queue_id, LaneId lane);
 
 #endif							/* QUEUE_PREPARED_H */
