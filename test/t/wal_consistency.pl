@@ -181,6 +181,14 @@ value(q{SELECT queue_push('ends', '1'); SELECT work('ends', 0)});
 ok( $primary->poll_query_until('postgres',
 		q{SELECT ready = 1 FROM queue_data.queue_status WHERE name = 'ends'}),
 	'the end of a claim was counted');
+
+# The worker inserts the counters of a queue, and changes them in place from then on.
+my $counters = q{SELECT c::text FROM queue_data.job_counter AS c
+	JOIN queue_data.queue AS q ON q.id = c.queue_id WHERE q.name = 'mix'};
+ok($primary->poll_query_until('postgres', "SELECT EXISTS ($counters)"), 'events were counted');
+my $before = value($counters);
+value(q{SELECT queue_push('mix', '1')});
+ok($primary->poll_query_until('postgres', "SELECT ($counters) <> '$before'"), 'once more');
 standby_is_equal('a load');
 my $records = generic_records($start);
 is(join(' ', grep { $records->{$_} } @in_place),
