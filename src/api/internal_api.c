@@ -277,8 +277,11 @@ get_new_row(FunctionCallInfo fcinfo, const char *function)
 /*
  * queue_data.forget() returns void
  *
- * For a superuser who has written or deleted rows of these tables while their
- * triggers were disabled: the same, for all of them.
+ * For a superuser who has written or deleted rows of the tables of queues,
+ * messages and handlers while their triggers were disabled.  When that commits,
+ * sessions and the worker forget what they know of these tables.
+ *
+ * Errors: none.
  */
 Datum
 sql_queue_forget(PG_FUNCTION_ARGS)

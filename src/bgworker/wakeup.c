@@ -347,7 +347,7 @@ wait_for_end(const char *name, int64 id, int64 deadline, MemoryContext context)
 		pause = ms_until(deadline, now,
 						 has_history ? PROBE_MS : POLL_MS);
 
-		/* What the look has used ends with this, above all its locks. */
+		/* What the probe has used ends with this, above all its locks. */
 		commit_wait();
 		Assert(availability_may_wait());
 		ConditionVariableTimedSleep(condition, pause,

@@ -21,8 +21,7 @@
  *	  lifetimes (worker_due.c).
  *
  *	  3.  Counters and depths (worker_counts.c).  If all messages have to be
- *	  counted, that comes before task 2, and another process does it if there
- *	  are many; and the ends of claims are counted as an urgent task.
+ *	  counted, that comes before task 2, in steps.
  *
  *	  4.  The ring of segments (segment_recycle.c).
  *
@@ -40,8 +39,8 @@
  *	  worker makes when it starts, goes on in all rounds until it is done; what
  *	  is due comes first in each.
  *
- *	  State that stands for pending work is cleared only after the transaction
- *	  that did the work has committed.  So a step that fails, is canceled or
+ *	  State that stands for pending work is cleared only when that work is
+ *	  done, and as a rule after its commit.  So a step that fails, is canceled or
  *	  cannot get a lock loses nothing, and neither does a worker that is
  *	  terminated.
  *

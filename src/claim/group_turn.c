@@ -32,6 +32,7 @@
 #include "map/lanes.h"
 #include "queue/group.h"
 #include "queue/options.h"
+#include "shmem/database_state.h"
 #include "storage/prepared.h"
 
 /* Messages without a key have no bound. */
@@ -84,10 +85,11 @@ group_turn_lock(ClaimScan *scan, GroupTurn *turn)
 	}
 
 	/*
-	 * Its lane does not have all that comes first.  When it does, it has a
-	 * turn again.
+	 * Its lane does not have all that comes first until the worker has
+	 * returned that; then it has a turn again.
 	 */
-	if (turn->is_locked && prepared_frees(queue->id, turn->lane))
+	if (pass->groups == NULL && database_has_worker() &&
+		prepared_frees(queue->id, turn->lane))
 	{
 		group_turn_unlock(scan, turn);
 		pass->met_locked_group = true;

@@ -4,10 +4,9 @@
  *	  Running jobs: calling handlers with the messages of their queues.
  *
  * NOTES
- *	  Background processes (runner.c) and sessions in job_run run
- *	  jobs in the same way.  A job is a message of a
- *	  queue that has a handler.  Each attempt to run a job takes these steps,
- *	  of which 2 to 6 are in job_attempt.c:
+ *	  Background processes (runner.c) and sessions in job_run run jobs in the
+ *	  same way.  A job is a message of a queue that has a handler.  Each attempt
+ *	  to run a job takes these steps, of which 2 to 6 are in job_attempt.c:
  *
  *	  1. Claim.  One transaction claims a batch of messages, so that the
  *		 attempt is counted in their claim_count whatever happens next.  It

@@ -23,9 +23,9 @@
  *	  ROLE and SET SESSION AUTHORIZATION: it will return to that role, and
  *	  would then run what a function had left behind.  So a function of
  *	  another role runs with SECURITY_RESTRICTED_OPERATION, in which the
- *	  server refuses most of what could be left behind, and finish_deferred() refuses
- *	  the use of the session's temporary schema.  Advisory locks are not
- *	  refused: the session may hold none, and those of the function are
+ *	  server refuses most of what could be left behind, and finish_deferred()
+ *	  refuses the use of the session's temporary schema.  Advisory locks are
+ *	  not refused: the session may hold none, and those of the function are
  *	  released after the attempt, and the seed of random() is set anew.
  *
  *	  A function of a handler is called within such a transaction, with the

@@ -213,8 +213,6 @@ extern void availability_prepare(Oid extension, int32 queue_id, LaneId lane,
 extern TimestampTz availability_recheck_at(TimestampTz now);
 extern void availability_tell_due(int32 queue_id, TimestampTz due);
 
-/* Full scans of queues that seem empty */
-
 /* Inside src/map, with the map locked */
 extern void availability_add_range(AvailabilityMap *map, LaneId lane,
 								   const MessageRange *range,

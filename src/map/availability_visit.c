@@ -8,9 +8,8 @@
  *	  something is due there (wake_at), and whenever its map begins anew,
  *	  because it is not known then whether something is free.  An
  *	  AvailabilityVisit keeps what the map said when the visit began.  The
- *	  worker writes to the map what it has found out only if that is still the
- *	  same incarnation, and only after the transaction that did the work has
- *	  committed.  If the worker fails, the visit therefore stays due.
+ *	  worker writes to the map when the visit is over only if that is still the
+ *	  same incarnation.  If the worker fails before, the visit stays due.
  *
  *	  A sweep scans a range whose time has come, or of which the map knows
  *	  nothing.  It does not reserve the range, so that claims still get the

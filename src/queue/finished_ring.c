@@ -217,7 +217,8 @@ read_pages(TableRead *read, Relation rel, int64 keep_max)
 	HeapTuple	tuple;
 
 	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
-	row_scan_set_pages(&scan, read->page, n);
+	if (n > 0)
+		row_scan_set_pages(&scan, read->page, n);
 	while (n > 0 && HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
 		int64		keep;

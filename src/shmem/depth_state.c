@@ -150,7 +150,7 @@ depth_is_known(uint64 *generation)
 	state = my_depth_state();
 
 	/* Without a worker, the ends of claims are not counted. */
-	if (state == NULL || database_mine()->pid == 0)
+	if (state == NULL || !database_has_worker())
 		return false;
 	*generation = pg_atomic_read_u64(&state->generation);
 	return depth_has_base(*generation);
@@ -439,16 +439,18 @@ depth_end_recount(void)
 bool
 depth_begin_end_of_claim(TimestampTz end)
 {
-	DepthState *state = my_depth_state();
+	DatabaseState *database = database_mine();
+	DepthState *state;
 
-	if (state == NULL)
+	if (database == NULL)
 		return false;
+	state = &database->depths;
 
 	/* No recount begins, and no step of one, until we have finished. */
 	shmem_lock(&shared->lock, LW_SHARED);
 	if (pg_atomic_read_u64(&state->base) !=
 		pg_atomic_read_u64(&state->generation) &&
-		database_mine()->pid != MyProcPid)
+		database->pid != MyProcPid)
 	{
 		LWLockRelease(&shared->lock);
 		return false;

@@ -539,7 +539,7 @@ COMMENT ON FUNCTION queue_step(text, text, bigint[], jsonb, jsonb, integer, inte
 -- view that has lost a column.
 SELECT pg_catalog.set_config('queue_update.grants', pg_catalog.string_agg(
     pg_catalog.format('REVOKE EXECUTE ON FUNCTION %1$s
-        FROM queue_producer, queue_consumer, queue_admin; %2$s', f.new,
+        FROM queue_producer, queue_consumer, queue_admin, queue_monitor; %2$s', f.new,
         (SELECT pg_catalog.string_agg(
              pg_catalog.format('GRANT EXECUTE ON FUNCTION %s TO %s%s;', f.new,
                  CASE WHEN a.grantee OPERATOR(pg_catalog.=) 0::oid THEN 'PUBLIC'

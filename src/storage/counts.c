@@ -329,7 +329,7 @@ counts_read_depths(int32 queue_id, int64 *depths)
 
 /* --- The end of a transaction --- */
 
-/* Callback before commit or prepare: the worker is told of its end. */
+/* Callback before commit or prepare: the end needs the database's entry. */
 static void
 counts_before_end(XactEvent event)
 {

@@ -106,14 +106,14 @@ due_of_row(MessageTable *table, HeapTuple tuple)
 
 /*
  * Returns when a message that this transaction changes is due after a rollback.
- * Of a version that it has written itself there is an earlier record, of the
- * one that it has replaced, or that there was none.
+ * Of a version that it has written itself there is an earlier record, of what
+ * there was before; to return it as free at once costs a scan.
  */
 static TimestampTz
 due_after_rollback(MessageTable *table, HeapTuple tuple)
 {
 	if (TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple->t_data)))
-		return DT_NOEND;
+		return DT_NOBEGIN;
 	return due_of_row(table, tuple);
 }
 

@@ -147,8 +147,7 @@ record_change(const MessageForm *form, PendingTarget target, LaneId lane,
 /*
  * Record that a message is about to be changed.  After a commit it is free at
  * the time due, after a rollback at due_before.  DT_NOEND means that the change
- * does not make it free; and that it was not there before, or that this
- * transaction has changed it before.
+ * does not make it free, and that it was not there before.
  */
 void
 pending_record_message(const MessageForm *form, LaneId lane,
@@ -157,7 +156,10 @@ pending_record_message(const MessageForm *form, LaneId lane,
 	record_change(form, TARGET_MESSAGES, lane, due_before, due);
 }
 
-/* The same for a delayed message, which the worker has to move then. */
+/*
+ * Record that a delayed message is about to be changed, which the worker has to
+ * move then.
+ */
 void
 pending_record_delayed(const MessageForm *form, TimestampTz due_before,
 					   TimestampTz due)

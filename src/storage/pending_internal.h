@@ -74,8 +74,7 @@ typedef struct PendingChange
 	MessageRange range;			/* due: when they are free after a commit;
 								 * DT_NOEND: this change frees nothing */
 	TimestampTz due_before;		/* the same after a rollback: when they were
-								 * due before; DT_NOEND: they were not there,
-								 * or an earlier record has them */
+								 * due before; DT_NOEND: they were not there */
 } PendingChange;
 
 /* The records of the open transaction, the latest one last */

@@ -225,16 +225,23 @@ static void
 remove_returned(const PreparedItem *items, int n)
 {
 	int			kept = 0;
+	TransactionId last = InvalidTransactionId;
+	bool		found = false;
 
 	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < shared->n; i++)
 	{
 		const PreparedItem *item = &shared->items[i];
-		bool		found = false;
 
-		for (int j = 0; j < n && !found; j++)
-			found = item->database == MyDatabaseId &&
-				item->xid == items[j].xid;
+		/* The items of a transaction follow each other. */
+		if (item->xid != last)
+		{
+			last = item->xid;
+			found = false;
+			for (int j = 0; j < n && !found; j++)
+				found = item->database == MyDatabaseId &&
+					item->xid == items[j].xid;
+		}
 		if (!found)
 			shared->items[kept++] = *item;
 	}
