@@ -859,6 +859,7 @@ BEGIN
     UPDATE pg_catalog.pg_init_privs AS i SET initprivs = b.initprivs
     FROM pg_catalog.unnest(before) AS b
     WHERE i.objoid OPERATOR(pg_catalog.=) b.objoid
-      AND i.classoid OPERATOR(pg_catalog.=) b.classoid;
+      AND i.classoid OPERATOR(pg_catalog.=) b.classoid
+      AND i.objsubid OPERATOR(pg_catalog.=) b.objsubid;
 END
 $$;
