@@ -4,6 +4,7 @@
 CREATE EXTENSION queue;
 -- Only this session runs jobs here: a template database has no worker.
 ALTER DATABASE :"DBNAME" IS_TEMPLATE true;
+SET client_min_messages = error; -- one may have ended already
 DO $$
 BEGIN
     WHILE EXISTS (SELECT FROM pg_stat_activity
@@ -18,6 +19,7 @@ BEGIN
     END LOOP;
 END
 $$;
+RESET client_min_messages;
 -- Runs that succeed raise no message; ids and times are left out.
 \set VERBOSITY terse
 \set SHOW_CONTEXT never
