@@ -195,6 +195,7 @@ $$;
 ALTER DATABASE :"DBNAME" IS_TEMPLATE true;
 DO $$
 BEGIN
+    SET LOCAL client_min_messages = error;  -- one may have ended already
     WHILE EXISTS (SELECT FROM pg_stat_activity
                   WHERE datname = current_database() AND backend_type LIKE 'queue %')
           OR EXISTS (SELECT FROM queue_data.queue_workers

@@ -4,9 +4,9 @@
 CREATE EXTENSION queue;
 -- Only this session runs jobs here: a template database has no worker.
 ALTER DATABASE :"DBNAME" IS_TEMPLATE true;
-SET client_min_messages = error; -- one may have ended already
 DO $$
 BEGIN
+    SET LOCAL client_min_messages = error;  -- one may have ended already
     WHILE EXISTS (SELECT FROM pg_stat_activity
                   WHERE datname = current_database() AND backend_type LIKE 'queue %')
           OR EXISTS (SELECT FROM queue_data.queue_workers
@@ -19,7 +19,6 @@ BEGIN
     END LOOP;
 END
 $$;
-RESET client_min_messages;
 -- Runs that succeed raise no message; ids and times are left out.
 \set VERBOSITY terse
 \set SHOW_CONTEXT never
