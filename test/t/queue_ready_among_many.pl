@@ -56,16 +56,14 @@ my $ready = q{SELECT string_agg(r, ' ' ORDER BY substr(r, 2)::int)
 
 for my $when ('at first', 'after a restart')
 {
-	if ($when ne 'at first')
-	{
-		$node->restart;
+	$node->restart if $when ne 'at first';
 
-		# The worker visits each queue once.
-		$node->poll_query_until($db,
-			q{SELECT state = 'idle' AND rounds > 1
+	# The worker visits each queue once.
+	ok( $node->poll_query_until($db,
+			q{SELECT state = 'idle' AND rounds > 1 AND coalesce(next_run > now() + interval '10 s', true)
 			FROM queue_data.queue_workers
-			WHERE database = current_database()});
-	}
+			WHERE database = current_database()}),
+		"$when: the worker is idle");
 	is(value($ready), $wanted, "$when: the ready queues");
 	my ($ms, $reading) = medians('queue_ready()');
 	note "$when: queue_ready among 20,000 queues: $ms ms; reading them: $reading ms";
