@@ -74,6 +74,17 @@ sub push_slowly
 	return;
 }
 
+# Wait until no map has counters that are not written.
+sub write_counters
+{
+	$node->poll_query_until($db, q{SELECT NOT EXISTS (SELECT FROM queue_data.queue_status AS s
+		JOIN queue_data.queue AS q USING (name)
+		LEFT JOIN queue_data.job_counter AS c ON c.queue_id = q.id
+		WHERE s.pushed <> coalesce(c.pushed, 0))})
+	  or die 'the counters are not written';
+	return;
+}
+
 # Wait until the worker has nothing to do.
 sub rests
 {
@@ -186,6 +197,7 @@ sub reads_few
 
 push_to(1, @ready, @others);
 push_to(0, @ready);
+write_counters();
 restart_worker();
 is_ready('queues with a message', @ready);
 my %before = maps_now();
@@ -198,6 +210,7 @@ is_ready('after a visit to all queues', @ready);
 is(lost_since(\%before), 0, 'none of these makes a map');
 
 # Queues without a map get one for a push, and those with messages keep theirs.
+write_counters();
 $pushed = value('SELECT sum(pushed) FROM queue_data.job_counter');
 my $wrong = 0;
 for (1 .. 10)
