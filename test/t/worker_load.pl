@@ -94,9 +94,12 @@ value(q{SELECT FROM generate_series(1, 50) AS i,
 	LATERAL queue_push_batch('flood', array_fill(i::text::jsonb, '{1000}'), delay => 1) AS ids;
 	SELECT queue_push('other', '1', delay => 1); SELECT pg_sleep(1.1)});
 kill 'CONT', $worker;
+
+# What is due counts as free before it is moved.
+my $delayed = join(' UNION ALL ', map { "SELECT queue_id FROM queue_data.delayed_$_" } 0 .. 3);
 ok( $node->poll_query_until($db,
-		q{SELECT bool_and(state = 'free') FROM queue_data.message
-		WHERE queue IN ('flood', 'other')}),
+		qq{SELECT count(*) = 0 FROM ($delayed) AS d
+		JOIN queue_data.queue AS q ON q.id = d.queue_id WHERE q.name IN ('flood', 'other')}),
 	'all are moved');
 
 # The transaction in which each was moved
