@@ -151,7 +151,7 @@ static int64 take_from_block(AvailabilityMap *map, int64 block,
  * locked the map.
  */
 void
-availability_clear(AvailabilityMap *map, TimestampTz now)
+availability_clear(AvailabilityMap *map)
 {
 	Assert(map_is_locked(map));
 	lanes_forget(map);
@@ -175,13 +175,13 @@ availability_clear(AvailabilityMap *map, TimestampTz now)
  * caller has locked the map.
  */
 void
-availability_reset(AvailabilityMap *map, TimestampTz now)
+availability_reset(AvailabilityMap *map)
 {
 	map->knows_numbers = false;
 	map->block_next = map->block_end = 0;
 	for (int i = 0; i < QUEUE_PRIORITIES; i++)
 		map->end[i] = NUMBERS_END;
-	availability_clear(map, now);
+	availability_clear(map);
 }
 
 /*
@@ -189,9 +189,9 @@ availability_reset(AvailabilityMap *map, TimestampTz now)
  * sessions that wait probe.  The caller has locked the map.
  */
 void
-availability_restored(AvailabilityMap *map, TimestampTz now)
+availability_restored(AvailabilityMap *map)
 {
-	availability_reset(map, now);
+	availability_reset(map);
 	if (map->waiters > 0)
 		ConditionVariableBroadcast(&map->arrival);
 }

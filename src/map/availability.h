@@ -192,9 +192,9 @@ map_first_due(const AvailabilityMap *map)
 #define NUMBERS_END			(PG_INT64_MAX >> MESSAGE_ID_LOW_BITS)
 
 /* Forgetting what a map knows */
-extern void availability_clear(AvailabilityMap *map, TimestampTz now);
-extern void availability_reset(AvailabilityMap *map, TimestampTz now);
-extern void availability_restored(AvailabilityMap *map, TimestampTz now);
+extern void availability_clear(AvailabilityMap *map);
+extern void availability_reset(AvailabilityMap *map);
+extern void availability_restored(AvailabilityMap *map);
 
 /* Numbers for pushes */
 extern void availability_begin_queue(int32 queue_id);

@@ -60,7 +60,7 @@ availability_set_lanes(AvailabilityMap *map, int bound)
 
 	map->has_lanes = true;
 	map->bound = bound;
-	availability_clear(map, GetCurrentTimestamp());
+	availability_clear(map);
 	return true;
 }
 
@@ -194,7 +194,7 @@ availability_clear_lanes(Oid extension, int32 queue_id)
 		return;
 	if (map->has_lanes)
 	{
-		availability_clear(map, GetCurrentTimestamp());
+		availability_clear(map);
 		availability_unlock_and_wake(map, INT_MAX);
 	}
 	else
@@ -275,7 +275,7 @@ availability_begin_delivered(int32 queue_id, int bound)
 		{
 			/* What had no room is to be scanned again, with all else. */
 			if (map->learn_at != 0)
-				availability_clear(map, now);
+				availability_clear(map);
 			map->learn_at = 0;
 			result = map->incarnation;
 		}

@@ -216,7 +216,7 @@ availability_set_quiet(const AvailabilityVisit *visit, bool exists)
 	}
 	if (map->changes == visit->changes)
 	{
-		availability_clear(map, GetCurrentTimestamp());
+		availability_clear(map);
 		shmem_clear_flag(map, MAP_READY);
 		pg_atomic_write_u64(&map->wake_at, (uint64) DT_NOEND);
 	}
@@ -407,7 +407,7 @@ availability_drop_queue(Oid extension, int32 queue_id)
 		return;
 
 	/* If it comes back, it has rows whose numbers no push was given here. */
-	availability_restored(map, GetCurrentTimestamp());
+	availability_restored(map);
 
 	/* Then its counts in the table include these. */
 	memset(map->counts, 0, sizeof(map->counts));
@@ -433,7 +433,7 @@ availability_move_queue(Oid extension, int32 queue_id)
 		database_map_missing(database_mine(), DT_NOBEGIN);
 		return;
 	}
-	availability_reset(map, GetCurrentTimestamp());
+	availability_reset(map);
 	availability_unlock_and_wake(map, INT_MAX);
 }
 

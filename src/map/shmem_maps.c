@@ -444,7 +444,7 @@ make_map(const MapKey *key, PlaceChoice choice)
 	{
 		init_map(map, key, owner_add_queue(role));
 		table_add(&maps, map->number, hash_map_key(key));
-		availability_reset(map, GetCurrentTimestamp());
+		availability_reset(map);
 		LWLockRelease(&map->lock);
 	}
 	LWLockRelease(&shared->lock);
@@ -535,7 +535,7 @@ give_back_map(const MapKey *key)
 
 	/* First, as it may have very many lanes. */
 	forget_depths(map);
-	availability_reset(map, GetCurrentTimestamp());
+	availability_reset(map);
 	LWLockRelease(&map->lock);
 	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	map = lock_if_has_key(look_up_map(key, hash_map_key(key)), key);
@@ -641,9 +641,8 @@ init_map(AvailabilityMap *map, const MapKey *key, EntryNumber owner)
 /* Call a function for each map of an extension in this database, locked. */
 void
 shmem_for_each_map(Oid extension,
-				   void (*function) (AvailabilityMap *map, TimestampTz now))
+				   void (*function) (AvailabilityMap *map))
 {
-	TimestampTz now = GetCurrentTimestamp();
 	uint32		n = shmem_count_maps();
 
 	for (uint32 i = 0; i < n; i++)
@@ -656,7 +655,7 @@ shmem_for_each_map(Oid extension,
 		map = lock_if_has_key(i + 1, &key);
 		if (map == NULL)
 			continue;
-		function(map, now);
+		function(map);
 		LWLockRelease(&map->lock);
 	}
 }

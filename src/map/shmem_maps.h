@@ -33,8 +33,7 @@ extern void shmem_return_map(Oid extension, int32 queue_id);
 
 /* All maps */
 extern void shmem_for_each_map(Oid extension,
-							   void (*function) (AvailabilityMap *map,
-												 TimestampTz now));
+							   void (*function) (AvailabilityMap *map));
 extern void shmem_clear_maps(Oid database, Oid except);
 extern uint32 shmem_count_maps(void);
 extern AvailabilityMap *shmem_map_in_use(uint32 i);
