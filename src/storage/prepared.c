@@ -57,6 +57,7 @@ typedef struct PreparedItem
 	Oid			database;
 	TransactionId xid;
 	PreparedKind kind;
+	bool		is_copied;		/* by the worker, which returns it */
 	union
 	{
 		PreparedDepths depths;
@@ -87,7 +88,7 @@ static bool is_returning = false;
 static void make_room(void);
 static PreparedItem *next_item(PreparedKind kind);
 static int	copy_ended(PreparedItem *items);
-static void remove_returned(const PreparedItem *items, int n);
+static void remove_copied(void);
 static void return_item(const PreparedItem *item);
 static void return_ended(bool drop);
 static bool is_listed(TransactionId xid);
@@ -132,6 +133,7 @@ next_item(PreparedKind kind)
 	item->database = MyDatabaseId;
 	item->xid = GetTopTransactionId();
 	item->kind = kind;
+	item->is_copied = false;
 	return item;
 }
 
@@ -199,10 +201,10 @@ copy_ended(PreparedItem *items)
 	TransactionId last = InvalidTransactionId;
 	bool		has_ended = false;
 
-	shmem_lock(&shared->lock, LW_SHARED);
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < shared->n; i++)
 	{
-		const PreparedItem *item = &shared->items[i];
+		PreparedItem *item = &shared->items[i];
 
 		if (item->database != MyDatabaseId)
 			continue;
@@ -213,6 +215,7 @@ copy_ended(PreparedItem *items)
 			last = item->xid;
 			has_ended = !TransactionIdIsInProgress(last);
 		}
+		item->is_copied = has_ended;
 		if (has_ended)
 			items[n++] = *item;
 	}
@@ -220,29 +223,18 @@ copy_ended(PreparedItem *items)
 	return n;
 }
 
-/* Remove all items of the transactions of these from the list. */
+/* Remove the items that were copied. */
 static void
-remove_returned(const PreparedItem *items, int n)
+remove_copied(void)
 {
 	int			kept = 0;
-	TransactionId last = InvalidTransactionId;
-	bool		found = false;
 
 	shmem_lock(&shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < shared->n; i++)
 	{
 		const PreparedItem *item = &shared->items[i];
 
-		/* The items of a transaction follow each other. */
-		if (item->xid != last)
-		{
-			last = item->xid;
-			found = false;
-			for (int j = 0; j < n && !found; j++)
-				found = item->database == MyDatabaseId &&
-					item->xid == items[j].xid;
-		}
-		if (!found)
+		if (item->database != MyDatabaseId || !item->is_copied)
 			shared->items[kept++] = *item;
 	}
 	shared->n = kept;
@@ -294,7 +286,7 @@ return_ended(bool drop)
 		return_item(&items[i]);
 	if (n > 0)
 	{
-		remove_returned(items, n);
+		remove_copied();
 		ereport(DEBUG2,
 				(errmsg_internal("returned the changes of prepared transactions")));
 	}
