@@ -277,9 +277,9 @@ get_new_row(FunctionCallInfo fcinfo, const char *function)
 /*
  * queue_data.forget() returns void
  *
- * For a superuser who has written or deleted rows of the tables of queues,
- * messages and handlers while their triggers were disabled.  When that commits,
- * sessions and the worker forget what they know of these tables.
+ * To be called after rows of the tables of queues, messages and handlers were
+ * written or deleted with SQL while their triggers were disabled.  When that
+ * commits, sessions and the worker forget what they know of these tables.
  *
  * Errors: none.
  */

@@ -38,10 +38,10 @@
  *	  A claim that finds nothing waits for the reservations of other sessions,
  *	  for a limited time.
  *
- *	  5. Probes reserve nothing, but for those of groups with a bound
- *	  (lane_scan.c); nor do sweeps of a queue without lanes.
+ *	  5. Probes reserve nothing, nor do sweeps of a queue without lanes.
  *	  Otherwise a concurrent claim would skip their ranges.  A probe scans
- *	  what the map would give to a claim, and reports nothing to the map.  A
+ *	  what the map would give to a claim, and reports nothing to the map.  One
+ *	  of groups with a bound does both, as it takes lanes (lane_scan.c).  A
  *	  sweep reports what it has found, unless claims have taken the range
  *	  meanwhile.  Where there are lanes, it gives them what is free at once, as
  *	  a claim does.

@@ -50,7 +50,7 @@
  *	  A message that was locked is due a second later
  *	  (availability_recheck_at), and scanned before a claim answers that
  *	  nothing is free.  Rows that plain SQL has written are noticed by a
- *	  trigger; a superuser who disables it calls queue_data.forget().
+ *	  trigger, or, if it was disabled, by a call of queue_data.forget().
  *
  *	  6. A map has room for a few ranges.  When there are too many, the two
  *	  whose union costs least are united (message_ranges.c).
@@ -62,7 +62,8 @@
  *	  8. Probes, which only ask whether something is free, scan the same
  *	  ranges as a claim would, but do not reserve them: otherwise a concurrent
  *	  claim would skip them.  For the same reason they report nothing to the
- *	  map (availability_view).
+ *	  map (availability_view).  Those of groups with a bound take lanes, as
+ *	  claims do, and give them back (lane_scan.c).
  *
  *	  9. Sweeps.  The worker scans ranges whose time has come, and all that a
  *	  new map knows nothing of, to find out what has become free.  It does not

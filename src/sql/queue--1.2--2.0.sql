@@ -500,7 +500,7 @@ RETURNS void
 AS 'MODULE_PATHNAME', 'sql_queue_forget'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION queue_data.forget() IS
-'for a superuser who has written or deleted rows of the extension''s tables while their triggers were disabled: at commit, sessions and the background worker discard what they have cached of these tables. Errors: none';
+'for superusers, after rows of the extension''s tables were written or deleted while their triggers were disabled: at commit, sessions and the background worker discard what they have cached of these tables. Errors: none';
 
 --
 -- How much of shared memory is used

@@ -7,9 +7,9 @@
  *	  A claim ends by the clock, and nothing writes its messages then.  But the
  *	  depths of a queue are counted where rows are written (counts.c).  So the
  *	  first scan that meets the message afterwards counts it as ready instead
- *	  of claimed: the worker's sweep of the ranges that are due, or a claim.
- *	  Both take such a range out of the availability map, so that no sweep
- *	  would meet the message later.
+ *	  of claimed: the worker's sweep of the ranges that are due, a claim, or a
+ *	  probe that gives it to its lane.  They take such a range out of the
+ *	  availability map, so that no sweep would meet the message later.
  *
  *	  The row is marked, or it would be counted again.  The mark is set in
  *	  place, under the lock of the page: it is no new version, and no claim

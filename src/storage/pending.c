@@ -383,7 +383,7 @@ forget_all_maps(void)
 }
 
 /*
- * Rows may have been written of which no record tells: make all maps of the
+ * Rows may have been written that are not recorded: make all maps of the
  * extension forget what they know, and wake the sessions that wait; the worker
  * visits all queues, and counts the messages anew.
  */

@@ -13,7 +13,7 @@ use Test::More;
 use Time::HiRes qw(sleep time);
 
 our @EXPORT = qw($node $one $two %act
-  start_server connect_sessions bodies claim push_sql free_ones becomes_free fresh);
+  start_server connect_sessions set_worker bodies claim push_sql free_ones becomes_free fresh);
 
 our ($one, $two);
 my $names = 0;
@@ -38,6 +38,19 @@ sub connect_sessions
 {
 	$_ = $node->background_psql('postgres') foreach $one, $two;
 	return;
+}
+
+# Whether a worker runs; waits until that is so.
+sub set_worker
+{
+	my ($runs) = @_;
+	$node->safe_psql('postgres', $_)
+	  foreach $runs ? 'ALTER SYSTEM RESET queue.database_workers' :
+	  'ALTER SYSTEM SET queue.database_workers = 0', 'SELECT pg_reload_conf()';
+	$node->poll_query_until('postgres',
+		"SELECT count(*) = $runs FROM pg_stat_activity WHERE backend_type = 'queue worker'")
+	  or die 'the worker does not begin or end';
+	return 1;
 }
 
 # The bodies that a call hands out, in order

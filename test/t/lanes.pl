@@ -109,18 +109,6 @@ sub takes_turns
 }
 
 # The worker changes the order of turns, so it does not run where that is tested.
-sub set_worker
-{
-	my ($runs) = @_;
-	$node->safe_psql('postgres', $_)
-	  foreach $runs ? 'ALTER SYSTEM RESET queue.database_workers' :
-	  'ALTER SYSTEM SET queue.database_workers = 0', 'SELECT pg_reload_conf()';
-	$node->poll_query_until('postgres',
-		"SELECT count(*) = $runs FROM pg_stat_activity WHERE backend_type = 'queue worker'")
-	  or die 'the worker does not begin or end';
-	return;
-}
-
 start_server();
 set_worker(0);
 $_->quit foreach $one, $two;

@@ -94,15 +94,11 @@ foreach my $end ('COMMIT', 'ROLLBACK')
 	is($got, $expected, "$end PREPARED: the group is free or blocked");
 }
 
-# Without a worker nobody returns it, and claims find it by themselves.
+# Without a worker it is not returned, and claims find it by themselves.
 {
 	my $q = new_queue();
 
-	$node->safe_psql('postgres', $_)
-	  foreach 'ALTER SYSTEM SET queue.database_workers = 0', 'SELECT pg_reload_conf()';
-	ok( $node->poll_query_until('postgres',
-			q{SELECT count(*) = 0 FROM pg_stat_activity WHERE backend_type = 'queue worker'}),
-		'no worker runs');
+	ok(set_worker(0), 'no worker runs');
 	is($one->query_safe("BEGIN; @{[claim($q, 1)]}; PREPARE TRANSACTION 'p'"),
 		'm1', 'a claim that is prepared');
 	$two->query_safe("ROLLBACK PREPARED 'p'");

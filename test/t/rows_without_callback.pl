@@ -83,7 +83,7 @@ foreach my $round (1, 2)
 		SELECT write_row('active', 0, '"b$round"');
 		SELECT write_row('segment', $segment, to_jsonb(format('t%s%s', $round, i)))
 		FROM generate_series(1, 3) i});
-	is(value(qq{SELECT count(*) FROM queue_claim('$_', 300, 60)}), 0, "round $round: nobody knows of them in $_")
+	is(value(qq{SELECT count(*) FROM queue_claim('$_', 300, 60)}), 0, "round $round: claims do not find them in $_")
 	  foreach qw(active segment);
 	value('BEGIN; SELECT queue_data.forget(); ROLLBACK');
 	is(value(q{SELECT count(*) FROM queue_claim('active', 300, 60)}), 0, 'nor after a rollback');
