@@ -124,10 +124,7 @@ wants_runner(const HandlerSummary *handler)
 	int			busy = 0;
 	bool		has_more = false;
 
-	for (int i = 0; i < RUNNERS_MAX; i++)
-	{
-		const Runner *runner = &runner_pool->runners[i];
-
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
 		if (runner->state == RUNNER_BUSY &&
 			runner->database == MyDatabaseId &&
 			runner->queue_id == handler->queue_id)
@@ -135,7 +132,6 @@ wants_runner(const HandlerSummary *handler)
 			busy++;
 			has_more |= runner->has_more;
 		}
-	}
 
 	/*
 	 * A runner that has claimed as many messages as it wanted publishes that
@@ -220,19 +216,18 @@ find_or_call_runner(Oid role)
 {
 	Runner	   *idle = NULL;
 
-	for (int i = 0; i < RUNNERS_MAX; i++)
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
 	{
-		Runner	   *runner = &runner_pool->runners[i];
-
 		/* A runner that was asked to end may do so before it runs a job. */
 		if (!pool_is_of_role(runner, MyDatabaseId, role) || runner->must_leave)
 			continue;
 		if (runner->state == RUNNER_IDLE && idle == NULL)
 			idle = runner;
-		else if (!counted[i] && (runner->state == RUNNER_STARTING ||
-								 runner->state == RUNNER_CALLED))
+		else if ((runner->state == RUNNER_STARTING ||
+				  runner->state == RUNNER_CALLED) &&
+				 !counted[runner - runner_pool->runners])
 		{
-			counted[i] = true;
+			counted[runner - runner_pool->runners] = true;
 			return true;
 		}
 	}
@@ -279,13 +274,9 @@ free_unstarted(void)
 	int64		now = clock_monotonic();
 
 	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < RUNNERS_MAX; i++)
-	{
-		Runner	   *runner = &runner_pool->runners[i];
-
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
 		if (pool_has_not_started(runner) && runner->since + START_TIME <= now)
 			runner->state = RUNNER_NONE;
-	}
 	LWLockRelease(&runner_pool->lock);
 }
 
@@ -303,14 +294,10 @@ find_unused_entry(void)
 static Runner *
 find_spare(void)
 {
-	for (int i = 0; i < RUNNERS_MAX; i++)
-	{
-		Runner	   *runner = &runner_pool->runners[i];
-
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
 		if (pool_is_process(runner) && runner->is_spare &&
 			runner->database == MyDatabaseId)
 			return runner;
-	}
 	return NULL;
 }
 
@@ -324,10 +311,8 @@ make_room(Oid role, int share, bool is_local)
 {
 	runner_pool->share = share;
 	runner_pool->waiting_at = clock_monotonic();
-	for (int i = 0; i < RUNNERS_MAX; i++)
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
 	{
-		Runner	   *runner = &runner_pool->runners[i];
-
 		if (!pool_is_process(runner) ||
 			pool_is_of_role(runner, MyDatabaseId, role) ||
 			(is_local && runner->database != MyDatabaseId))
@@ -538,10 +523,8 @@ runner_watch_next_due(void)
 	int64		due_monotonic = dispatch_due;
 
 	shmem_lock(&runner_pool->lock, LW_SHARED);
-	for (int i = 0; i < RUNNERS_MAX; i++)
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
 	{
-		const Runner *runner = &runner_pool->runners[i];
-
 		if (runner->database != MyDatabaseId)
 			continue;
 		if (runner->state == RUNNER_GONE || is_working(runner))
@@ -577,10 +560,9 @@ runner_watch_take_due(Runner *due)
 	bool		found = false;
 
 	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < RUNNERS_MAX && !found; i++)
+	for (Runner *runner = runner_pool->runners;
+		 runner < POOL_END && !found; runner++)
 	{
-		Runner	   *runner = &runner_pool->runners[i];
-
 		if (runner->database != MyDatabaseId)
 			continue;
 		if (!(runner->state == RUNNER_GONE || is_working(runner)))
@@ -617,10 +599,8 @@ void
 runner_watch_done(const Runner *done)
 {
 	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < RUNNERS_MAX; i++)
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
 	{
-		Runner	   *runner = &runner_pool->runners[i];
-
 		/* Skip all but the entry that was found, with the same claim. */
 		if (runner->state != done->state ||
 			runner->database != done->database ||
@@ -652,14 +632,10 @@ runner_watch_is_pending(void)
 	bool		result = false;
 
 	shmem_lock(&runner_pool->lock, LW_SHARED);
-	for (int i = 0; i < RUNNERS_MAX && !result; i++)
-	{
-		const Runner *runner = &runner_pool->runners[i];
-
-		result = runner->database == MyDatabaseId &&
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
+		result |= runner->database == MyDatabaseId &&
 			(runner->state == RUNNER_BUSY ||
 			 (runner->state == RUNNER_GONE && runner->renew_at <= now));
-	}
 	LWLockRelease(&runner_pool->lock);
 	return result;
 }
