@@ -78,8 +78,7 @@ static void read_handler_row(TupleDesc desc, HeapTuple tuple,
 							 HandlerRow *row);
 static Relation begin_handler_scan(RowScan *scan, HandlerVersion *version);
 static HeapTuple form_handler_row(Relation rel, const HandlerRow *row);
-static void delete_handler(Relation rel, Oid index, int32 queue_id);
-static void delete_handler_of_queue(int32 queue_id);
+static void delete_handler(int32 queue_id);
 static void set_next_at(HeapTuple tuple, void *arg);
 static void write_next_at(const HandlerRow *row);
 static bool read_next_at(HandlerRow *row);
@@ -89,7 +88,7 @@ static double interval_of(const HandlerRow *row);
 void
 handler_init(void)
 {
-	queue_register_drop_callback(delete_handler_of_queue);
+	queue_register_drop_callback(delete_handler);
 }
 
 /* --- Reading --- */
@@ -322,13 +321,17 @@ form_handler_row(Relation rel, const HandlerRow *row)
 	return heap_form_tuple(RelationGetDescr(rel), values, isnull);
 }
 
+/* Delete the handler of a queue, if it has one; also when that is dropped. */
 static void
-delete_handler(Relation rel, Oid index, int32 queue_id)
+delete_handler(int32 queue_id)
 {
+	Oid			index;
+	Relation	rel = catalog_open(CATALOG_HANDLER, RowExclusiveLock, &index);
 	HeapTuple	old = fetch_handler(rel, index, queue_id);
 
 	if (HeapTupleIsValid(old))
 		CatalogTupleDelete(rel, &old->t_self);
+	table_close(rel, NoLock);
 }
 
 /*
@@ -342,7 +345,6 @@ handler_bind(const char *queue_name, Oid function, Oid teardown,
 	HandlerRow	row = {0};
 	Queue		queue;
 	Relation	rel;
-	Oid			index;
 
 	queue_open_or_create(queue_name, QUEUE_ALTER, &queue);
 	row.queue_id = queue.id;
@@ -354,9 +356,9 @@ handler_bind(const char *queue_name, Oid function, Oid teardown,
 	row.logs_in = handler_role_may_log_in(row.role);
 	row.search_path = namespace_search_path;
 
-	rel = catalog_open(CATALOG_HANDLER, RowExclusiveLock, &index);
-	delete_handler(rel, index, queue.id);
+	delete_handler(queue.id);
 	CommandCounterIncrement();
+	rel = catalog_open(CATALOG_HANDLER, RowExclusiveLock, NULL);
 	CatalogTupleInsert(rel, form_handler_row(rel, &row));
 	table_close(rel, NoLock);
 	queue_invalidate();
@@ -384,20 +386,9 @@ handler_unbind(const char *queue_name)
 	Queue		queue;
 
 	queue_open_existing(queue_name, QUEUE_ALTER, &queue);
-	delete_handler_of_queue(queue.id);
+	delete_handler(queue.id);
 	queue_invalidate();
 	database_record_change(CHANGE_HANDLERS);
-}
-
-/* Delete a queue's handler; also called when a queue is dropped. */
-static void
-delete_handler_of_queue(int32 queue_id)
-{
-	Oid			index;
-	Relation	rel = catalog_open(CATALOG_HANDLER, RowExclusiveLock, &index);
-
-	delete_handler(rel, index, queue_id);
-	table_close(rel, NoLock);
 }
 
 /* --- The rate of jobs --- */
