@@ -105,7 +105,8 @@ static const Option options[] = {
 		.max = {.constant = INT_MAX}
 	},
 	{
-		.key = "_dead_letter_queue", .type = OPTION_QUEUE_NAME
+		.key = "_dead_letter_queue",
+		.type = OPTION_QUEUE_NAME
 	},
 	{
 		"_dead_letter_queue_messages_ttl", OPTION_INTEGER,
@@ -145,19 +146,23 @@ static const Option options[] = {
 		.max = {.constant = KEEP_FINISHED_MAX}
 	},
 	{
-		.key = "_keep_body", .type = OPTION_BOOLEAN,
+		.key = "_keep_body",
+		.type = OPTION_BOOLEAN,
 		.field = offsetof(Queue, keep_body)
 	},
 	{
-		.key = "_results_for_producers", .type = OPTION_BOOLEAN,
+		.key = "_results_for_producers",
+		.type = OPTION_BOOLEAN,
 		.field = offsetof(Queue, results_for_producers)
 	},
 	{
-		.key = "_pgmq_notify", .type = OPTION_BOOLEAN,
+		.key = "_pgmq_notify",
+		.type = OPTION_BOOLEAN,
 		.field = offsetof(Queue, pgmq_notifies)
 	},
 	{
-		.key = "_pgmq_base", .type = OPTION_MESSAGE_NUMBER,
+		.key = "_pgmq_base",
+		.type = OPTION_MESSAGE_NUMBER,
 		.field = offsetof(Queue, pgmq_base)
 	}
 };
