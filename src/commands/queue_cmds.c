@@ -475,13 +475,13 @@ not_granted_error(const char *name, QueuePrivilege privilege, Oid role)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("privilege \"%s\" on queue \"%s\" was not granted to any role",
-						acl_privilege_name(privilege), name),
+						queue_privileges[privilege].name, name),
 				 errhint("The owner, members of queue_admin and superusers have it without a grant; queue_set_owner changes the owner.")));
 
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("privilege \"%s\" on queue \"%s\" is not narrowed to named roles",
-					acl_privilege_name(privilege), name),
+					queue_privileges[privilege].name, name),
 			 errdetail("Role \"%s\" has it if it is a member of %s.",
 					   GetUserNameFromId(role, true),
 					   privilege == QUEUE_PRIVILEGE_PUSH ?
@@ -498,8 +498,8 @@ queue_grant(const char *name, Oid role, QueuePrivilege privilege)
 
 	role_check(role);
 	queue_open_existing(name, QUEUE_ALTER, &queue);
-	roles = read_column(name, acl_column(privilege));
-	update_column(name, acl_column(privilege),
+	roles = read_column(name, queue_privileges[privilege].column);
+	update_column(name, queue_privileges[privilege].column,
 				  PointerGetDatum(acl_change_roles(roles, role, true)), false);
 	role_record(role);
 }
@@ -513,7 +513,7 @@ queue_revoke(const char *name, Oid role, QueuePrivilege privilege)
 
 	/* NULL: it was granted to no role by name. */
 	queue_open_existing(name, QUEUE_ALTER, &queue);
-	roles = read_column(name, acl_column(privilege));
+	roles = read_column(name, queue_privileges[privilege].column);
 	if (roles == NULL)
 		not_granted_error(name, privilege, role);
 	if (!acl_has_role(roles, role))
@@ -521,11 +521,11 @@ queue_revoke(const char *name, Oid role, QueuePrivilege privilege)
 		ereport(NOTICE,
 				(errmsg("role \"%s\" is not one of those that were granted privilege \"%s\" on queue \"%s\"",
 						GetUserNameFromId(role, true),
-						acl_privilege_name(privilege), name),
+						queue_privileges[privilege].name, name),
 				 errhint("The view queue_data.queue_roles shows those that were.")));
 		return;
 	}
-	update_column(name, acl_column(privilege),
+	update_column(name, queue_privileges[privilege].column,
 				  PointerGetDatum(acl_change_roles(roles, role, false)),
 				  false);
 	role_forget(role);
