@@ -226,13 +226,6 @@ handler_read(int32 queue_id, Handler *handler)
 					  &handler->paused);
 }
 
-/* Returns whether the list was read, and no handler has changed since. */
-bool
-handler_list_is_current(const HandlerList *list)
-{
-	return list->items != NULL && handler_is_current(&list->version);
-}
-
 /*
  * Returns summaries of all handlers, in the order of their queues, without
  * reading the queues.
@@ -267,7 +260,10 @@ handler_summaries(int *n, HandlerVersion *version)
 	return summaries;
 }
 
-/* Returns whether no handler has changed since this version was read. */
+/*
+ * Returns whether no handler has changed since this version was read; zeros
+ * stand for handlers that have not been read.
+ */
 bool
 handler_is_current(const HandlerVersion *version)
 {
@@ -353,7 +349,7 @@ handler_bind(const char *queue_name, Oid function, Oid teardown,
 	handler_check_function(function, false, &row.function);
 	if (OidIsValid(teardown))
 		handler_check_function(teardown, true, &row.teardown);
-	row.logs_in = handler_role_may_log_in(row.role);
+	row.logs_in = handler_login_problem(row.role) == NULL;
 	row.search_path = namespace_search_path;
 
 	delete_handler(queue.id);

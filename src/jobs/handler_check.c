@@ -66,7 +66,6 @@ static bool is_message_type(Oid type);
 static bool has_right_signature(Form_pg_proc form, bool is_teardown);
 static CallPrivilege call_privilege(Oid function, Oid role);
 static bool is_trusted(Form_pg_proc form, Oid role);
-static const char *login_problem(Oid role);
 static void check_callable(Form_pg_proc form, const char *parameter);
 static HeapTuple find_function(const FunctionName *name);
 static bool is_same_version(const FoundFunction *function);
@@ -142,8 +141,8 @@ is_trusted(Form_pg_proc form, Oid role)
  * Returns NULL if the role may log in to this database, otherwise the reason
  * why not.
  */
-static const char *
-login_problem(Oid role)
+const char *
+handler_login_problem(Oid role)
 {
 	HeapTuple	tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role));
 	const char *problem;
@@ -172,12 +171,6 @@ login_problem(Oid role)
 		return NULL;
 	return psprintf("Role \"%s\", which bound the handler, %s.",
 					GetUserNameFromId(role, true), problem);
-}
-
-bool
-handler_role_may_log_in(Oid role)
-{
-	return login_problem(role) == NULL;
 }
 
 /* A function as it is written in SQL */
@@ -446,7 +439,7 @@ role_problem(const Handler *handler)
 		call_privilege(job_handler_oid(), role) != CALL_ALLOWED)
 		return psprintf("Role \"%s\", which bound the handler, may not execute job_handler.",
 						name);
-	return handler->row.logs_in ? login_problem(role) : NULL;
+	return handler->row.logs_in ? handler_login_problem(role) : NULL;
 }
 
 /*

@@ -156,7 +156,7 @@ static bool
 read_handlers_of_role(Oid role)
 {
 	StartTransactionCommand();
-	if (!handler_list_is_current(&run.handlers))
+	if (!handler_is_current(&run.handlers.version))
 	{
 		run.handlers.n = 0;
 
