@@ -63,7 +63,6 @@ static void *copy_varlena(const void *value);
 static int	compare_pushes(const void *a, const void *b);
 static bool is_same_write(const LazyPush *a, const LazyPush *b);
 static bool message_fits(const Queue *queue, const NewMessage *message);
-static void write_pushes(const LazyPush *pushes, int n);
 static void warn_of_failure(ErrorData *error, const PushGroup *group);
 static void write_group(void *arg);
 static ErrorData *write_sorted_pushes(const LazyPush *pushes, int n);
@@ -178,35 +177,6 @@ message_fits(const Queue *queue, const NewMessage *message)
 	return false;
 }
 
-/* Push messages of one queue, role, project and client id. */
-static void
-write_pushes(const LazyPush *pushes, int n)
-{
-	NewMessage *messages = MemoryContextAllocHuge(CurrentMemoryContext,
-												  n * sizeof(NewMessage));
-	Queue		queue;
-	int			nfitting = 0;
-
-	/* The settings stay until the end of write_sorted_pushes. */
-	if (strcmp(pushes[0].project, setting_project) != 0)
-		settings_set("queue.project", pushes[0].project, true);
-	if (strcmp(pushes[0].client_id, setting_client_id) != 0)
-		settings_set("queue.client_id", pushes[0].client_id, true);
-	queue_open_or_create(pushes[0].queue_name, QUEUE_PUSH, &queue);
-	for (int i = 0; i < n; i++)
-		if (message_fits(&queue, &pushes[i].message))
-		{
-			NewMessage *message = &messages[nfitting++];
-
-			*message = pushes[i].message;
-			message->id = 0;
-			push_set_defaults(&queue, message);
-		}
-	if (nfitting > 0)
-		push_messages(&queue, messages, nfitting);
-	pfree(messages);
-}
-
 static void
 warn_of_failure(ErrorData *error, const PushGroup *group)
 {
@@ -220,18 +190,44 @@ warn_of_failure(ErrorData *error, const PushGroup *group)
 	FreeErrorData(error);
 }
 
-/* Called in a subtransaction: do write_pushes() as the role of the pushes. */
+/*
+ * Called in a subtransaction: push messages of one queue, role, project and
+ * client id.
+ */
 static void
 write_group(void *arg)
 {
 	const PushGroup *group = arg;
+	const LazyPush *pushes = group->pushes;
+	NewMessage *messages = MemoryContextAllocHuge(CurrentMemoryContext,
+												  group->n * sizeof(NewMessage));
+	Queue		queue;
+	int			nfitting = 0;
 	Oid			role;
 	int			security;
 
 	GetUserIdAndSecContext(&role, &security);
-	SetUserIdAndSecContext(group->pushes->role, security);
+	SetUserIdAndSecContext(pushes->role, security);
 	PushActiveSnapshot(GetTransactionSnapshot());
-	write_pushes(group->pushes, group->n);
+
+	/* The settings stay until the end of write_sorted_pushes. */
+	if (strcmp(pushes->project, setting_project) != 0)
+		settings_set("queue.project", pushes->project, true);
+	if (strcmp(pushes->client_id, setting_client_id) != 0)
+		settings_set("queue.client_id", pushes->client_id, true);
+	queue_open_or_create(pushes->queue_name, QUEUE_PUSH, &queue);
+	for (int i = 0; i < group->n; i++)
+		if (message_fits(&queue, &pushes[i].message))
+		{
+			NewMessage *message = &messages[nfitting++];
+
+			*message = pushes[i].message;
+			message->id = 0;
+			push_set_defaults(&queue, message);
+		}
+	if (nfitting > 0)
+		push_messages(&queue, messages, nfitting);
+	pfree(messages);
 	PopActiveSnapshot();
 	SetUserIdAndSecContext(role, security);
 }
