@@ -64,7 +64,6 @@ static Datum make_run_result(const RunCounts *counts, int64 began,
 static void put_handler(FunctionCallInfo fcinfo, Handler *handler,
 						const RunningJobs *jobs);
 static const char *problem_of(Handler *handler);
-static const char *reason_of(const Handler *handler, const char *problem);
 static void add_handler_columns(ApiRow *row, Handler *handler, int running);
 static void add_job_columns(ApiRow *row, const Runner *runner);
 
@@ -302,36 +301,23 @@ problem_of(Handler *handler)
 	return handler->paused ? NULL : handler_check(handler);
 }
 
-/*
- * Returns why a handler runs nothing although it may have messages, or NULL if
- * there is no reason that we know.  problem: that of problem_of()
- */
-static const char *
-reason_of(const Handler *handler, const char *problem)
-{
-	if (problem != NULL)
-		return problem;
-
-	/* The command that has paused the queue is reason enough. */
-	if (handler->paused)
-		return NULL;
-	if (setting_database_workers == 0 || setting_max_runners == 0 ||
-		setting_runners == 0)
-		return "no background process may run jobs (\"queue.database_workers\", \"queue.max_runners\", \"queue.runners\"): only job_run() does";
-	return NULL;
-}
-
 static void
 add_handler_columns(ApiRow *row, Handler *handler, int running)
 {
 	const char *problem = problem_of(handler);
+	const char *reason = problem;
 
+	/* The command that has paused the queue is reason enough. */
+	if (problem == NULL && !handler->paused &&
+		(setting_database_workers == 0 || setting_max_runners == 0 ||
+		 setting_runners == 0))
+		reason = "no background process may run jobs (\"queue.database_workers\", \"queue.max_runners\", \"queue.runners\"): only job_run() does";
 	api_row_add_text(row, handler->name);
 	api_row_add_text(row, handler_function_name(&handler->row.function));
 	api_row_add_text(row, problem != NULL ? "stopped" :
 					 handler->paused ? "paused" :
 					 running > 0 ? "running" : "idle");
-	api_row_add_text(row, reason_of(handler, problem));
+	api_row_add_text(row, reason);
 	api_row_add(row, Int32GetDatum(handler->row.options.concurrency));
 	api_row_add(row, Int32GetDatum(running));
 }

@@ -107,14 +107,12 @@ static void forget_checked(void);
 static bool find_or_call_runner(Oid role);
 static bool wants_new_runner(const HandlerSummary *handler, int *nrunners);
 static void free_unstarted(void);
-static Runner *find_unused_entry(void);
 static Runner *find_spare(void);
 static bool make_room(Oid role, int share, bool is_local);
 static bool start_runner(Oid role, bool is_spare, const char *name);
 static bool start_or_make_room(Oid role, const char *name);
 static char *process_name(Oid role);
 static bool serve_role(Oid role);
-static void complain_of_no_process(void);
 static bool is_working(const Runner *runner);
 
 /* Returns whether this queue, which may be ready, needs another runner. */
@@ -280,16 +278,6 @@ free_unstarted(void)
 	LWLockRelease(&runner_pool->lock);
 }
 
-/* Returns an entry that is not in use, or NULL if there is none. */
-static Runner *
-find_unused_entry(void)
-{
-	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
-		if (runner->state == RUNNER_NONE)
-			return runner;
-	return NULL;
-}
-
 /* Returns the spare runner of this database, or NULL if there is none. */
 static Runner *
 find_spare(void)
@@ -334,10 +322,13 @@ make_room(Oid role, int share, bool is_local)
 static bool
 start_runner(Oid role, bool is_spare, const char *name)
 {
-	Runner	   *runner = find_unused_entry();
+	Runner	   *runner = runner_pool->runners;
 	BackgroundWorker worker;
 
-	if (runner == NULL)
+	/* Find an entry that is not in use. */
+	while (runner < POOL_END && runner->state != RUNNER_NONE)
+		runner++;
+	if (runner == POOL_END)
 		return false;
 	pool_init_entry(runner, false, role);
 	runner->is_spare = is_spare;
@@ -413,24 +404,11 @@ process_name(Oid role)
 					role_name == NULL ? "?" : role_name);
 }
 
-/* Log now and then that no process can be started. */
-static void
-complain_of_no_process(void)
-{
-	static int64 last = 0;
-
-	if (!clock_has_passed(&last, COMPLAIN_INTERVAL))
-		return;
-	ereport(LOG,
-			(errmsg("no background worker can be started to run jobs"),
-			 errdetail("They wait until one can be started, or until job_run is called."),
-			 errhint("Raise \"max_worker_processes\".")));
-}
-
 /* Serve a role that wants a new runner.  Returns whether one was started. */
 static bool
 serve_role(Oid role)
 {
+	static int64 complained_at = 0;
 	char	   *name;
 	bool		result;
 
@@ -445,8 +423,11 @@ serve_role(Oid role)
 	pfree(name);
 	if (result)
 		last_role = role;
-	else if (no_process)
-		complain_of_no_process();
+	else if (no_process && clock_has_passed(&complained_at, COMPLAIN_INTERVAL))
+		ereport(LOG,
+				(errmsg("no background worker can be started to run jobs"),
+				 errdetail("They wait until one can be started, or until job_run is called."),
+				 errhint("Raise \"max_worker_processes\".")));
 	return result;
 }
 

@@ -76,8 +76,6 @@ static uint64 cache_generation = 0;
 static void reset_stale_cache(void);
 static CachedQueue *search_queue_cache(const char *project, const char *name,
 									   HASHACTION action);
-static CachedQueue *search_queue_cache_by_id(int32 id);
-static void get_cached_project(const CachedQueue *cached, char *project);
 static void add_queue_to_cache(const char *project, const Queue *queue,
 							   const QueueAcl *acl);
 static bool row_can_be_cached(HeapTuple tuple, uint64 generation);
@@ -168,33 +166,6 @@ search_queue_cache(const char *project, const char *name, HASHACTION action)
 	strlcpy(key + length + 1, name, KEY_LENGTH - length - 1);
 	reset_stale_cache();
 	return hash_search(cache, key, action, NULL);
-}
-
-/* Find the queue with this id, of any project, in the cache. */
-static CachedQueue *
-search_queue_cache_by_id(int32 id)
-{
-	CachedId   *entry;
-
-	reset_stale_cache();
-	entry = hash_search(cache_by_id, &id, HASH_FIND, NULL);
-
-	/*
-	 * Another queue may have got the name, and so the place, of one that was
-	 * dropped, before the message of the drop has arrived.
-	 */
-	return entry != NULL && entry->cached->queue.id == id ?
-		entry->cached : NULL;
-}
-
-/* Get the project of a cached queue, into QUEUE_PROJECT_LENGTH + 1 bytes. */
-static void
-get_cached_project(const CachedQueue *cached, char *project)
-{
-	Size		length = strrchr(cached->key, '\n') - cached->key;
-
-	memcpy(project, cached->key, length);
-	project[length] = '\0';
 }
 
 static void
@@ -394,12 +365,28 @@ static bool
 cached_is_claimable(int32 id, const char *of_project, char *project,
 					char *name, Queue *queue)
 {
-	CachedQueue *cached = search_queue_cache_by_id(id);
+	CachedId   *entry;
+	CachedQueue *cached;
+	Size		length;
 
-	if (cached == NULL || cached->queue.paused ||
+	reset_stale_cache();
+	entry = hash_search(cache_by_id, &id, HASH_FIND, NULL);
+	if (entry == NULL)
+		return false;
+
+	/*
+	 * Another queue may have got the name, and so the place, of one that was
+	 * dropped, before the message of the drop has arrived.
+	 */
+	cached = entry->cached;
+	if (cached->queue.id != id || cached->queue.paused ||
 		!acl_allows(&cached->acl, GetUserId(), QUEUE_CLAIM))
 		return false;
-	get_cached_project(cached, project);
+
+	/* The key is the project, a newline and the name. */
+	length = strrchr(cached->key, '\n') - cached->key;
+	memcpy(project, cached->key, length);
+	project[length] = '\0';
 	if (of_project != NULL && strcmp(project, of_project) != 0)
 		return false;
 	strlcpy(name, cached->queue.name, QUEUE_NAME_LENGTH + 1);
