@@ -284,10 +284,14 @@ sql_queue_push(PG_FUNCTION_ARGS)
 {
 	const char *name;
 	NewMessage	message;
+	Queue		queue;
+	int64		total = 0;
 
 	api_check_can_write("queue_push()");
 	name = get_push_args(fcinfo, 1, true, &message);
-	push_message(name, &message);
+	queue_open_or_create(name, QUEUE_PUSH, &queue);
+	push_prepare(&queue, &message, &total);
+	push_messages(&queue, &message, 1);
 	if (message.id == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(message.id);

@@ -117,7 +117,6 @@ static TaskResult take_steps(TaskStep step, void *arg);
 static void recycle_segments(void);
 static bool forget_rates_step(void *arg);
 static void forget_rates(void);
-static bool forget_keys_step(void *arg);
 static void forget_keys(void);
 static bool history_step(void *arg);
 static void turn_history(void);
@@ -343,12 +342,6 @@ forget_rates(void)
 		memset(&sweep, 0, sizeof(sweep));
 }
 
-static bool
-forget_keys_step(void *arg)
-{
-	return dedup_forget((TimestampTz *) arg);
-}
-
 /*
  * Remove deduplication keys whose time is over, if that was not done a moment
  * ago.
@@ -363,7 +356,7 @@ forget_keys(void)
 	/* A time that is too far away was set before the clock was set back. */
 	if (now < keys_due && keys_due <= now + FORGET_KEYS_PAUSE)
 		return;
-	result = take_steps(forget_keys_step, &from);
+	result = take_steps(dedup_forget_step, &from);
 	keys_due = result == TASK_MORE ? DT_NOBEGIN : now + FORGET_KEYS_PAUSE;
 	if (result == TASK_MORE)
 		database_wake(DT_NOBEGIN, false);

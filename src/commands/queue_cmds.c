@@ -73,7 +73,6 @@ static HeapTuple fetch_locked_row(Relation rel, const char *name);
 static void update_column(const char *name, int column, Datum value,
 						  bool isnull);
 static void *read_column(const char *name, int column);
-static void notice_other_metadata(const char *name, Jsonb *metadata);
 static int64 delete_messages(const Queue *queue, int64 *nexpired);
 static void write_metadata(const Queue *queue, Jsonb *metadata,
 						   bool default_dead);
@@ -133,20 +132,6 @@ read_column(const char *name, int column)
 
 /* --- Create --- */
 
-/* Give a notice if the queue has other metadata than was to be given to it. */
-static void
-notice_other_metadata(const char *name, Jsonb *metadata)
-{
-	QueueDescription existing;
-
-	if (queue_describe(name, &existing) &&
-		compareJsonbContainers(&existing.metadata->root, &metadata->root) != 0)
-		ereport(NOTICE,
-				(errmsg("queue \"%s\" exists with different metadata, which was left unchanged",
-						name),
-				 errhint("Change metadata with queue_update or queue_set_metadata.")));
-}
-
 /*
  * Create a queue of the current user, and the dead letter queue that its
  * metadata requires.  Returns false if the queue exists; it is left alone
@@ -162,7 +147,15 @@ queue_create(const char *name, Jsonb *metadata)
 	if (queue_open(name, QUEUE_DESCRIBE, &queue) ||
 		!queue_insert(name, metadata, GetUserId(), 0))
 	{
-		notice_other_metadata(name, metadata);
+		QueueDescription existing;
+
+		if (queue_describe(name, &existing) &&
+			compareJsonbContainers(&existing.metadata->root,
+								   &metadata->root) != 0)
+			ereport(NOTICE,
+					(errmsg("queue \"%s\" exists with different metadata, which was left unchanged",
+							name),
+					 errhint("Change metadata with queue_update or queue_set_metadata.")));
 		return false;
 	}
 
@@ -263,7 +256,7 @@ queue_drop(const char *name)
 	row_delete_of_queue(CATALOG_GROUPED, queue.id);
 	group_rate_drop(queue.id);
 	row_delete_of_queue(CATALOG_PUSH_ORIGIN, queue.id);
-	topic_drop_queue(queue.id);
+	(void) topic_remove(queue.id, NULL);
 	pending_record_drop(queue.id);
 	row_delete_of_queue(CATALOG_JOB_COUNTER, queue.id);
 	if (drop_callback != NULL)

@@ -65,7 +65,6 @@ typedef enum CallPrivilege
 static bool is_message_type(Oid type);
 static bool has_right_signature(Form_pg_proc form, bool is_teardown);
 static CallPrivilege call_privilege(Oid function, Oid role);
-static bool is_trusted(Form_pg_proc form, Oid role);
 static void check_callable(Form_pg_proc form, const char *parameter);
 static HeapTuple find_function(const FunctionName *name);
 static bool is_same_version(const FoundFunction *function);
@@ -125,16 +124,6 @@ call_privilege(Oid function, Oid role)
 						ACL_EXECUTE) != ACLCHECK_OK)
 		return CALL_NEEDS_EXECUTE;
 	return CALL_ALLOWED;
-}
-
-/*
- * Returns whether a role may have a function run with its own privileges: if
- * only the role itself and superusers can alter the function.
- */
-static bool
-is_trusted(Form_pg_proc form, Oid role)
-{
-	return form->proowner == role || superuser_arg(form->proowner);
 }
 
 /*
@@ -211,7 +200,7 @@ check_callable(Form_pg_proc form, const char *parameter)
 						 acl_role_identifier(GetUserId()))));
 
 	/* The owner could have anything done as this role. */
-	if (!is_trusted(form, GetUserId()))
+	if (form->proowner != GetUserId() && !superuser_arg(form->proowner))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("function %s belongs neither to role \"%s\" nor to a superuser",
@@ -342,7 +331,9 @@ find_and_check_function(const FunctionName *name, bool is_teardown, Oid role,
 		return psprintf("%s is no longer a function that returns %s.",
 						handler_function_name(name),
 						is_teardown ? "a single value" : "boolean");
-	if (!is_trusted(form, role))
+
+	/* Whoever can alter the function could have anything done as the role. */
+	if (form->proowner != role && !superuser_arg(form->proowner))
 		return psprintf("Function %s belongs neither to role \"%s\", which bound the handler, nor to a superuser.",
 						handler_function_name(name),
 						GetUserNameFromId(role, true));

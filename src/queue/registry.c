@@ -87,8 +87,6 @@ static bool row_is_readable(Relation rel, HeapTuple tuple,
 							const char *project, const char *name,
 							QueueAcl *acl);
 static bool is_readable_here(Relation rel, HeapTuple tuple);
-static QueueResult read_claimable(int32 id, const char *of_project,
-								  char *project, char *name, Queue *queue);
 static bool cached_is_claimable(int32 id, const char *of_project,
 								char *project, char *name, Queue *queue);
 static QueueResult find_claimable(int32 id, const char *of_project,
@@ -320,43 +318,6 @@ row_is_readable(Relation rel, HeapTuple tuple, const char *project,
 		shard_is_local(project, name);
 }
 
-/* Read the row of a queue for find_claimable(). */
-static QueueResult
-read_claimable(int32 id, const char *of_project, char *project, char *name,
-			   Queue *queue)
-{
-	Relation	rel = catalog_open_queues(AccessShareLock);
-	uint64		generation = catalog_generation();
-	HeapTuple	tuple = queue_table_fetch_by_id(rel, id, true);
-	QueueResult result = QUEUE_MISSING;
-	QueueAcl	acl;
-	bool		paused;
-
-	if (HeapTupleIsValid(tuple))
-	{
-		queue_table_names(rel, tuple, project, name, &paused);
-		result = !paused &&
-			(of_project == NULL || strcmp(project, of_project) == 0) &&
-			row_is_readable(rel, tuple, project, name, &acl) ?
-			QUEUE_OK : QUEUE_DENIED;
-	}
-	if (result == QUEUE_OK && queue != NULL)
-	{
-		queue_table_load(rel, tuple, queue);
-
-		/*
-		 * The ACL of a dead letter queue is without what a malformed source
-		 * queue grants, which is an error elsewhere.  Nor may a list of many
-		 * queues fill the cache, which would be emptied again and again.
-		 */
-		if (queue->source_id == 0 && row_can_be_cached(tuple, generation) &&
-			hash_get_num_entries(cache) < CACHE_MAX - 1)
-			add_queue_to_cache(project, queue, &acl);
-	}
-	table_close(rel, AccessShareLock);
-	return result;
-}
-
 /*
  * Returns whether the cache has the queue with this id, and the current role
  * may claim from it.  Sets what find_claimable() sets.
@@ -405,6 +366,13 @@ static QueueResult
 find_claimable(int32 id, const char *of_project, char *project, char *name,
 			   Queue *queue)
 {
+	QueueResult result = QUEUE_MISSING;
+	Relation	rel;
+	uint64		generation;
+	HeapTuple	tuple;
+	QueueAcl	acl;
+	bool		paused;
+
 	/*
 	 * A queue that was resumed or granted wakes sessions before its
 	 * invalidation message arrives, so we look at the row before we believe
@@ -412,7 +380,33 @@ find_claimable(int32 id, const char *of_project, char *project, char *name,
 	 */
 	if (cached_is_claimable(id, of_project, project, name, queue))
 		return QUEUE_OK;
-	return read_claimable(id, of_project, project, name, queue);
+
+	rel = catalog_open_queues(AccessShareLock);
+	generation = catalog_generation();
+	tuple = queue_table_fetch_by_id(rel, id, true);
+	if (HeapTupleIsValid(tuple))
+	{
+		queue_table_names(rel, tuple, project, name, &paused);
+		result = !paused &&
+			(of_project == NULL || strcmp(project, of_project) == 0) &&
+			row_is_readable(rel, tuple, project, name, &acl) ?
+			QUEUE_OK : QUEUE_DENIED;
+	}
+	if (result == QUEUE_OK && queue != NULL)
+	{
+		queue_table_load(rel, tuple, queue);
+
+		/*
+		 * The ACL of a dead letter queue is without what a malformed source
+		 * queue grants, which is an error elsewhere.  Nor may a list of many
+		 * queues fill the cache, which would be emptied again and again.
+		 */
+		if (queue->source_id == 0 && row_can_be_cached(tuple, generation) &&
+			hash_get_num_entries(cache) < CACHE_MAX - 1)
+			add_queue_to_cache(project, queue, &acl);
+	}
+	table_close(rel, AccessShareLock);
+	return result;
 }
 
 /*
