@@ -36,7 +36,6 @@
 #include "claim/claim_commit.h"
 #include "claim/group_rate.h"
 #include "commands/queue_cmds.h"
-#include "jobs/handler.h"
 #include "jobs/runner_pool.h"
 #include "map/lanes_table.h"
 #include "map/shmem_maps.h"
@@ -119,7 +118,6 @@ _PG_init(void)
 	ProcessUtility_hook = process_utility;
 	launcher_init();
 	queue_cmds_init();
-	handler_init();
 	role_init();
 	group_rate_init();
 	claim_commit_init();

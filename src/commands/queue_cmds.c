@@ -67,8 +67,6 @@
 
 #define WARN_INTERVAL	USECS_PER_MINUTE
 
-static QueueDropCallback drop_callback = NULL;
-
 static HeapTuple fetch_locked_row(Relation rel, const char *name);
 static void update_column(const char *name, int column, Datum value,
 						  bool isnull);
@@ -259,8 +257,7 @@ queue_drop(const char *name)
 	(void) topic_remove(queue.id, NULL);
 	pending_record_drop(queue.id);
 	row_delete_of_queue(CATALOG_JOB_COUNTER, queue.id);
-	if (drop_callback != NULL)
-		drop_callback(queue.id);
+	row_delete_of_queue(CATALOG_HANDLER, queue.id);
 	rel = catalog_open_queues(RowExclusiveLock);
 	tuple = fetch_locked_row(rel, name);
 	roles = role_all_of(rel, tuple);
@@ -272,14 +269,6 @@ queue_drop(const char *name)
 	foreach(cell, roles)
 		role_forget(lfirst_oid(cell));
 	return true;
-}
-
-/* Have a function called when a queue is dropped, in that transaction. */
-void
-queue_register_drop_callback(QueueDropCallback callback)
-{
-	Assert(drop_callback == NULL);
-	drop_callback = callback;
 }
 
 /* --- Properties --- */

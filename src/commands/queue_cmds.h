@@ -15,15 +15,11 @@
 #include "queue/acl.h"
 #include "queue/queue_table.h"
 
-/* Called with the id of a queue that is being dropped. */
-typedef void (*QueueDropCallback) (int32 queue_id);
-
 /* Existence and contents */
 extern bool queue_create(const char *name, Jsonb *metadata);
 extern int64 queue_purge(const char *name);
 extern bool queue_drop(const char *name);
 extern void queue_cmds_init(void);
-extern void queue_register_drop_callback(QueueDropCallback callback);
 
 /* Properties */
 extern void queue_set_metadata(const char *name, Jsonb *metadata);

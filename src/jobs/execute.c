@@ -180,7 +180,9 @@ claim_jobs(Batch *batch)
 	problem = handler_check(handler);
 	if (problem != NULL)
 	{
-		batch_stop(batch, problem);
+		/* execute_queue() then puts it off. */
+		batch->stopped = MemoryContextStrdup(run->transaction.error_context,
+											 problem);
 		return;
 	}
 	handler->is_stopped = false;

@@ -78,18 +78,10 @@ static void read_handler_row(TupleDesc desc, HeapTuple tuple,
 							 HandlerRow *row);
 static Relation begin_handler_scan(RowScan *scan, HandlerVersion *version);
 static HeapTuple form_handler_row(Relation rel, const HandlerRow *row);
-static void delete_handler(int32 queue_id);
 static void set_next_at(HeapTuple tuple, void *arg);
 static void write_next_at(const HandlerRow *row);
 static bool read_next_at(HandlerRow *row);
 static double interval_of(const HandlerRow *row);
-
-/* Called when the library is loaded. */
-void
-handler_init(void)
-{
-	queue_register_drop_callback(delete_handler);
-}
 
 /* --- Reading --- */
 
@@ -317,19 +309,6 @@ form_handler_row(Relation rel, const HandlerRow *row)
 	return heap_form_tuple(RelationGetDescr(rel), values, isnull);
 }
 
-/* Delete the handler of a queue, if it has one; also when that is dropped. */
-static void
-delete_handler(int32 queue_id)
-{
-	Oid			index;
-	Relation	rel = catalog_open(CATALOG_HANDLER, RowExclusiveLock, &index);
-	HeapTuple	old = fetch_handler(rel, index, queue_id);
-
-	if (HeapTupleIsValid(old))
-		CatalogTupleDelete(rel, &old->t_self);
-	table_close(rel, NoLock);
-}
-
 /*
  * Bind a queue to a function, and perhaps a teardown function (or
  * InvalidOid), as the current role.
@@ -352,7 +331,7 @@ handler_bind(const char *queue_name, Oid function, Oid teardown,
 	row.logs_in = handler_login_problem(row.role) == NULL;
 	row.search_path = namespace_search_path;
 
-	delete_handler(queue.id);
+	row_delete_of_queue(CATALOG_HANDLER, queue.id);
 	CommandCounterIncrement();
 	rel = catalog_open(CATALOG_HANDLER, RowExclusiveLock, NULL);
 	CatalogTupleInsert(rel, form_handler_row(rel, &row));
@@ -382,7 +361,7 @@ handler_unbind(const char *queue_name)
 	Queue		queue;
 
 	queue_open_existing(queue_name, QUEUE_ALTER, &queue);
-	delete_handler(queue.id);
+	row_delete_of_queue(CATALOG_HANDLER, queue.id);
 	queue_invalidate();
 	database_record_change(CHANGE_HANDLERS);
 }

@@ -111,8 +111,6 @@ handler_has_teardown(const Handler *handler)
 	return handler->row.teardown.name != NULL;
 }
 
-extern void handler_init(void);
-
 /* reading */
 extern void handler_list_read(HandlerList *list, Oid role);
 extern bool handler_read(int32 queue_id, Handler *handler);

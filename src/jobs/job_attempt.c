@@ -68,7 +68,7 @@ prepare_functions(Batch *batch)
 		functions->is_valid = false;
 		if (problem != NULL)
 		{
-			batch_stop(batch, problem);
+			batch->stopped = MemoryContextStrdup(context, problem);
 			return;
 		}
 	}

@@ -63,7 +63,6 @@ static void *copy_varlena(const void *value);
 static int	compare_pushes(const void *a, const void *b);
 static bool is_same_write(const LazyPush *a, const LazyPush *b);
 static bool message_fits(const Queue *queue, const NewMessage *message);
-static void warn_of_failure(ErrorData *error, const PushGroup *group);
 static void write_group(void *arg);
 static ErrorData *write_sorted_pushes(const LazyPush *pushes, int n);
 static void push_before_end(XactEvent event);
@@ -177,19 +176,6 @@ message_fits(const Queue *queue, const NewMessage *message)
 	return false;
 }
 
-static void
-warn_of_failure(ErrorData *error, const PushGroup *group)
-{
-	ereport(WARNING,
-			(errcode(error->sqlerrcode),
-			 errmsg("could not push to queue \"%s\" at the end of the transaction: %s",
-					group->pushes->queue_name, error->message),
-			 errdetail_plural("%d message was dropped.",
-							  "%d messages were dropped.", group->n, group->n),
-			 error->hint != NULL ? errhint("%s", error->hint) : 0));
-	FreeErrorData(error);
-}
-
 /*
  * Called in a subtransaction: push messages of one queue, role, project and
  * client id.
@@ -256,7 +242,17 @@ write_sorted_pushes(const LazyPush *pushes, int n)
 		if (error != NULL && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 			cancel = error;
 		else if (error != NULL)
-			warn_of_failure(error, &group);
+		{
+			ereport(WARNING,
+					(errcode(error->sqlerrcode),
+					 errmsg("could not push to queue \"%s\" at the end of the transaction: %s",
+							group.pushes->queue_name, error->message),
+					 errdetail_plural("%d message was dropped.",
+									  "%d messages were dropped.",
+									  group.n, group.n),
+					 error->hint != NULL ? errhint("%s", error->hint) : 0));
+			FreeErrorData(error);
+		}
 	}
 	AtEOXact_GUC(true, nest_level);
 	return cancel;
