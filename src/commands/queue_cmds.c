@@ -37,7 +37,6 @@
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
-#include "claim/claim_message.h"
 #include "claim/group_rate.h"
 #include "commands/dead_letter_queue.h"
 #include "commands/queue_cmds.h"
@@ -75,7 +74,6 @@ static int64 delete_messages(const Queue *queue, int64 *nexpired);
 static void write_metadata(const Queue *queue, Jsonb *metadata,
 						   bool default_dead);
 static Jsonb *merge_metadata(Jsonb *metadata, Jsonb *patch);
-static void require_dead_letters(const Queue *queue);
 static void try_require_dead_letters(void *arg);
 pg_noreturn static void not_granted_error(const char *name,
 										  QueuePrivilege privilege, Oid role);
@@ -348,8 +346,8 @@ queue_update_metadata(const char *name, Jsonb *patch)
  * Callback of claim_prepare_bury(): give a queue the dead letter queue that it
  * has by default, as its owner would, unless it has one by now.
  */
-static void
-require_dead_letters(const Queue *queue)
+void
+queue_require_dead_letters(const Queue *queue)
 {
 	Queue		locked;
 	Oid			user;
@@ -387,7 +385,7 @@ try_require_dead_letters(void *arg)
 	int			nest_level = NewGUCNestLevel();
 
 	settings_set("lock_timeout", TRY_TIMEOUT, false);
-	require_dead_letters(arg);
+	queue_require_dead_letters(arg);
 	AtEOXact_GUC(true, nest_level);
 }
 
@@ -423,13 +421,6 @@ queue_try_require_dead_letters(Queue *queue)
 				 error->hint != NULL ? errhint("%s", error->hint) : 0));
 	FreeErrorData(error);
 	return false;
-}
-
-/* To be called once, when the library is loaded. */
-void
-queue_cmds_init(void)
-{
-	claim_register_dead_letters(require_dead_letters);
 }
 
 /* Pause or resume a queue.  Returns false if that changes nothing. */

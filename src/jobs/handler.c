@@ -80,7 +80,6 @@ static Relation begin_handler_scan(RowScan *scan, HandlerVersion *version);
 static HeapTuple form_handler_row(Relation rel, const HandlerRow *row);
 static void set_next_at(HeapTuple tuple, void *arg);
 static void write_next_at(const HandlerRow *row);
-static bool read_next_at(HandlerRow *row);
 static double interval_of(const HandlerRow *row);
 
 /* --- Reading --- */
@@ -395,20 +394,6 @@ write_next_at(const HandlerRow *row)
 	table_close(rel, NoLock);
 }
 
-/* Returns false if the queue has no handler any more. */
-static bool
-read_next_at(HandlerRow *row)
-{
-	Oid			index;
-	Relation	rel = catalog_open(CATALOG_HANDLER, AccessShareLock, &index);
-	HeapTuple	tuple = fetch_handler(rel, index, row->queue_id);
-
-	if (HeapTupleIsValid(tuple))
-		row->next_at = HANDLER_FORM(tuple)->next_at;
-	table_close(rel, AccessShareLock);
-	return HeapTupleIsValid(tuple);
-}
-
 /*
  * Returns the microseconds between two jobs.  Any rate above zero is valid,
  * so the time is bounded lest it overflow.
@@ -430,10 +415,12 @@ handler_allowance(Handler *handler, TimestampTz now)
 	HandlerRow *row = &handler->row;
 	double		interval = interval_of(row);
 	double		burst = Max(1.0, row->options.rate / RATE_BURST);
+	Handler		current;
 
 	(void) queue_lock_part(row->queue_id, LOCK_RATE, ExclusiveLock, true);
-	if (!read_next_at(row))
+	if (!handler_read(row->queue_id, &current))
 		return 0;
+	row->next_at = current.row.next_at;
 
 	/* Only a burst of the jobs that could have begun may be made up for. */
 	row->next_at = Max(row->next_at,
