@@ -126,7 +126,6 @@ static bool has_to_look(void);
 static void look_for_changes(void);
 static bool sleep_until_due(void);
 static void set_next_round(void);
-static void reload_configuration(void);
 static void do_tasks(void);
 static void run_worker_round(bool woken);
 static void end_without_extension(void);
@@ -540,15 +539,6 @@ set_next_round(void)
 
 /* --- Rounds --- */
 
-static void
-reload_configuration(void)
-{
-	if (!ConfigReloadPending)
-		return;
-	ConfigReloadPending = false;
-	ProcessConfigFile(PGC_SIGHUP);
-}
-
 /* Do some of each task, and all that is urgent. */
 static void
 do_tasks(void)
@@ -593,7 +583,7 @@ run_worker_round(bool woken)
 		CHECK_FOR_INTERRUPTS();
 		if (has_to_look())
 			look_for_changes();
-		reload_configuration();
+		(void) background_reload();
 		do_tasks();
 	}
 
@@ -642,7 +632,7 @@ queue_worker_main(Datum arg)
 	while (!task_must_end())
 	{
 		CHECK_FOR_INTERRUPTS();
-		reload_configuration();
+		(void) background_reload();
 		run_worker_round(woken);
 		if (task_must_end())
 			break;

@@ -56,6 +56,7 @@
 #include "jobs/runner_pool.h"
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
+#include "util/background.h"
 #include "util/clock.h"
 #include "util/compat.h"
 #include "util/settings.h"
@@ -275,15 +276,10 @@ queue_runner_main(Datum arg)
 		   read_handlers_of_role(role))
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (ConfigReloadPending)
-		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
 
-			/* This runner may be one more than is allowed now. */
-			if (pool_is_surplus())
-				break;
-		}
+		/* This runner may be one more than is allowed now. */
+		if (background_reload() && pool_is_surplus())
+			break;
 		if (run_ready_queues())
 		{
 			idle_since = clock_monotonic();

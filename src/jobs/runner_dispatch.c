@@ -107,11 +107,9 @@ static void forget_checked(void);
 static bool find_or_call_runner(Oid role);
 static bool wants_new_runner(const HandlerSummary *handler, int *nrunners);
 static void free_unstarted(void);
-static Runner *find_spare(void);
 static bool make_room(Oid role, int share, bool is_local);
 static bool start_runner(Oid role, bool is_spare, const char *name);
 static bool start_or_make_room(Oid role, const char *name);
-static char *process_name(Oid role);
 static bool serve_role(Oid role);
 static bool is_working(const Runner *runner);
 
@@ -278,17 +276,6 @@ free_unstarted(void)
 	LWLockRelease(&runner_pool->lock);
 }
 
-/* Returns the spare runner of this database, or NULL if there is none. */
-static Runner *
-find_spare(void)
-{
-	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
-		if (pool_is_process(runner) && runner->is_spare &&
-			runner->database == MyDatabaseId)
-			return runner;
-	return NULL;
-}
-
 /*
  * There is no room for a new runner of a role.  Have an idle one of another
  * role end, or those beyond this share; of this database, if only that has no
@@ -359,8 +346,13 @@ static bool
 start_or_make_room(Oid role, const char *name)
 {
 	int			nrunners = pool_count_of_role(MyDatabaseId, role);
-	Runner	   *spare = find_spare();
+	Runner	   *spare = NULL;
 	bool		is_local;
+
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
+		if (pool_is_process(runner) && runner->is_spare &&
+			runner->database == MyDatabaseId)
+			spare = runner;
 
 	/*
 	 * The spare runner takes the room that has come free, so that there are
@@ -390,32 +382,24 @@ start_or_make_room(Oid role, const char *name)
 	return false;
 }
 
-/*
- * Returns the name of the process that is to run a role's jobs.  This reads
- * the catalog, so it must be called before the lock is taken.
- */
-static char *
-process_name(Oid role)
-{
-	char	   *role_name = GetUserNameFromId(role, true);
-
-	return psprintf("queue runner for database %s, role %s",
-					get_database_name(MyDatabaseId),
-					role_name == NULL ? "?" : role_name);
-}
-
 /* Serve a role that wants a new runner.  Returns whether one was started. */
 static bool
 serve_role(Oid role)
 {
 	static int64 complained_at = 0;
+	char	   *role_name;
 	char	   *name;
 	bool		result;
 
 	/* With a setting of 0, no background process is to run jobs. */
 	if (setting_runners == 0 || setting_max_runners == 0)
 		return false;
-	name = process_name(role);
+
+	/* We must not read the catalog while we hold the lock. */
+	role_name = GetUserNameFromId(role, true);
+	name = psprintf("queue runner for database %s, role %s",
+					get_database_name(MyDatabaseId),
+					role_name == NULL ? "?" : role_name);
 	no_process = false;
 	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
 	result = start_or_make_room(role, name);
