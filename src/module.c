@@ -34,9 +34,9 @@
 #include "catalog/relations.h"
 #include "claim/cancel.h"
 #include "claim/claim_commit.h"
+#include "claim/claim_message.h"
 #include "claim/group_rate.h"
 #include "commands/queue_cmds.h"
-#include "jobs/handler.h"
 #include "jobs/runner_pool.h"
 #include "map/lanes_table.h"
 #include "map/shmem_maps.h"
@@ -98,7 +98,7 @@ _PG_init(void)
 	shmem_init();
 
 	catalog_init();
-	queue_table_init();
+	shmem_register_owner(queue_owner);
 
 	/*
 	 * At the end of a transaction, the callbacks of the modules run in this
@@ -118,8 +118,7 @@ _PG_init(void)
 	previous_hook = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;
 	launcher_init();
-	queue_cmds_init();
-	handler_init();
+	claim_register_dead_letters(queue_require_dead_letters);
 	role_init();
 	group_rate_init();
 	claim_commit_init();
