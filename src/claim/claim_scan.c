@@ -47,8 +47,7 @@
  *	  a claim does.
  *
  *	  6. Without a map (on a standby, or when there is no room for it or it is
- *	  of no help) a pass scans all messages of the queue; so does every pass
- *	  over groups that cannot take turns by lanes (claim_scan_groups.c).
+ *	  of no help) a pass scans all messages of the queue (whole_scan.c).
  *
  *	  7. Passes are repeated until one has found something, or it is sure that
  *	  there was a moment at which nothing was free (is_inconclusive).
@@ -71,8 +70,10 @@
 #include "claim/dead_letter.h"
 #include "claim/expire.h"
 #include "claim/group_rate.h"
+#include "claim/lane_count.h"
 #include "claim/lane_scan.h"
 #include "claim/map_scan.h"
+#include "claim/whole_scan.h"
 #include "map/availability.h"
 #include "map/availability_reserve.h"
 #include "map/availability_visit.h"
@@ -93,7 +94,6 @@
 
 static void init_scan(ClaimScan *scan, const ClaimScanRequest *request);
 static void begin_pass(ClaimScan *scan);
-static void scan_without_map(ClaimScan *scan);
 static void begin_sweep(ClaimScan *scan, const Queue *queue);
 static void end_sweep(ClaimScan *scan);
 static void move_exhausted(ClaimScan *scan);
@@ -142,16 +142,11 @@ claim_scan_pass(ClaimScan *scan)
 	Assert(!availability_is_reserving());
 	begin_pass(scan);
 
-	/*
-	 * The lanes do not have all that a transaction itself has made free or
-	 * claimed, nor always what was delivered.  Then we read the whole queue.
-	 */
+	/* The lanes of groups with a bound may not know what was delivered. */
 	scan->pass.uses_map = !scan->without_map && claim_scan_uses_map() &&
 		(!scan->has_groups || lane_scan_has_lanes(scan));
-	if (scan->has_groups && !scan->pass.uses_map)
-		claim_scan_groups(scan);
-	else if (!scan->pass.uses_map)
-		scan_without_map(scan);
+	if (!scan->pass.uses_map)
+		whole_scan_pass(scan);
 	else
 	{
 		/*
@@ -263,8 +258,8 @@ claim_scan_end_pass(ClaimScan *scan)
 
 	availability_close();
 	Assert(!availability_is_reserving());
-	claim_scan_end_groups(scan);
-	lane_scan_end(scan);
+	whole_scan_end(scan);
+	lane_count_end(scan);
 	for (int i = 0; i < pass->expired.n; i++)
 		expire_remove(scan->request.queue, pass->expired.items[i].table,
 					  pass->expired.items[i].tuple);
@@ -440,24 +435,6 @@ void
 claim_scan_end(ClaimScan *scan)
 {
 	pfree(scan);
-}
-
-/* --- A claim or a probe, without a map --- */
-
-/* Scan all messages of the queue. */
-static void
-scan_without_map(ClaimScan *scan)
-{
-	ScanPass   *pass = &scan->pass;
-
-	message_scan_everywhere(pass->rows);
-	do
-	{
-		message_scan_end_parts(pass->rows);
-		claim_scan_push_snapshot(scan);
-		message_scan_add_ids(pass->rows, -1, PG_INT64_MIN, PG_INT64_MAX);
-	} while (segment_snapshot_is_stale());
-	claim_scan_added(scan);
 }
 
 /* --- A probe --- */

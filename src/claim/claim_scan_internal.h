@@ -10,8 +10,6 @@
 #ifndef QUEUE_CLAIM_SCAN_INTERNAL_H
 #define QUEUE_CLAIM_SCAN_INTERNAL_H
 
-#include "utils/hsearch.h"
-
 #include "claim/claim_scan.h"
 #include "claim/group_turn.h"
 #include "map/availability_reserve.h"
@@ -40,29 +38,6 @@ typedef struct BusyIds
 	int			size;			/* of items, allocated */
 	int64	   *items;
 } BusyIds;
-
-typedef struct ClaimGroups ClaimGroups;
-
-/* A lane that has had a turn in this pass */
-typedef struct LaneTurn
-{
-	GroupTurn	group;			/* what counts for any pass over groups */
-
-	/* A group with a bound */
-	uint32		changes;		/* ReserveRequest.lane_changes */
-	int			room;			/* messages that may be taken yet */
-	bool		has_head;		/* if the bound is 1: this message is free and
-								 * comes before what was reserved */
-	MessageRange head;
-} LaneTurn;
-
-typedef struct LaneTurns
-{
-	int			n;
-	int			size;			/* of items, allocated */
-	LaneTurn   *items;
-	HTAB	   *by_lane;		/* TurnEntry of lane_scan.c */
-} LaneTurns;
 
 /* Free messages that one pass gives to their lanes */
 typedef struct LaneRanges
@@ -126,7 +101,12 @@ typedef struct ScanPass
 	bool		own_skipped;	/* such messages were skipped that may be free
 								 * later */
 
-	int			nlocks;			/* groups that the pass has locked */
+	/* Groups */
+	GroupTurns	turns;			/* of which the pass has taken or counted
+								 * anything */
+	int			nlocks;			/* groups with a bound that it has locked */
+	uint32		changes;		/* availability_begin_groups(), if it reads
+								 * the whole queue; else 0 */
 
 	/* A queue with groups, with a map (lane_scan.c) */
 	LaneStep	lane_step;
@@ -138,13 +118,10 @@ typedef struct ScanPass
 								 * beyond a locked message */
 	bool		head_failed;	/* TAKE: a message could not be chosen,
 								 * because it was locked or changed */
-	LaneTurns	turns;
 	LaneRanges	freed;
 	LaneRanges	delivered;		/* GIVE, and while a lane is counted: messages
 								 * that were delivered and may be unfinished */
 
-	ClaimGroups *groups;		/* if the pass reads the whole queue
-								 * (claim_scan_groups.c), else NULL */
 	bool		does_not_fit;	/* the next message cannot be in the same
 								 * claim, or its group is one too many */
 	int			nended;			/* sweep: claims that ran out */
@@ -172,7 +149,6 @@ struct ClaimScan
 
 /* claim_scan_row.c: what is done with one message */
 extern void claim_scan_row(ClaimScan *scan, ScanRow *row);
-extern bool claim_scan_choose(ClaimScan *scan, const ChosenMessage *message);
 
 /* claim_scan_source.c: where messages come from */
 extern bool claim_scan_fits(const ClaimScan *scan, const MessageForm *form);
@@ -187,9 +163,5 @@ extern void claim_scan_add_own(ClaimScan *scan);
 extern bool claim_scan_wait(ClaimScan *scan, bool awaits_move);
 extern bool claim_scan_begin_again(ClaimScan *scan);
 extern void claim_scan_widen(ReserveRequest *request, int64 width);
-
-/* claim_scan_groups.c: groups that cannot take turns by lanes */
-extern void claim_scan_groups(ClaimScan *scan);
-extern void claim_scan_end_groups(ClaimScan *scan);
 
 #endif							/* QUEUE_CLAIM_SCAN_INTERNAL_H */

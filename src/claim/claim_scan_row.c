@@ -21,9 +21,6 @@
  *		LANE_STEP_GIVE	it is given to its lane
  *		LANE_STEP_TAKE	it is chosen, or counted by a probe
  *
- *	  Where groups take turns without lanes (claim_scan_groups.c), it is kept
- *	  until all of the queue was read.
- *
  *	  What takes a message out of the range that is due, so also a probe that
  *	  gives it to its lane, counts the end of a claim that the message was in
  *	  (claim_ends.c).
@@ -57,7 +54,6 @@
 #include "catalog/tables.h"
 #include "claim/claim_scan_internal.h"
 #include "claim/dead_letter.h"
-#include "claim/group_candidates.h"
 #include "claim/scan_lists.h"
 #include "claim/scan_row.h"
 #include "map/availability.h"
@@ -77,7 +73,6 @@ static void set_aside(ClaimScan *scan, ScanRow *row, bool may,
 static bool may_remove(const ClaimScan *scan);
 static bool may_move_dead(ClaimScan *scan);
 static bool choose_row(ClaimScan *scan, ScanRow *row);
-static void add_to_group(ClaimScan *scan, const ScanRow *row, bool counted);
 static bool needs_lock(const ClaimScan *scan, const ScanRow *row);
 static void give_to_lane(ClaimScan *scan, const ScanRow *row);
 static void count_free(ClaimScan *scan, ScanRow *row);
@@ -91,10 +86,6 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 	ScanPass   *pass = &scan->pass;
 	MessageClass class = scan_row_class(scan, row);
 
-	/* Where lanes take turns, lane_count.c counts. */
-	bool		counted = pass->groups != NULL &&
-	scan_row_counts_as_claimed(row, class);
-
 	Assert(row->form.queue_id == scan->request.queue->id);
 
 	/* Only read where own ranges are scanned (map_scan.c). */
@@ -102,10 +93,6 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 		pass->own_scanned_to = row->form.id;
 	if (pass->lane_step == LANE_STEP_GIVE)
 		scan_list_add_delivered(scan, row);
-
-	/* Whatever its class: its claim may be renewed while we look at it. */
-	if (counted)
-		group_candidates_add_claimed(scan, row);
 
 	/*
 	 * No sweep meets it again: the range is not due any more once we have
@@ -134,13 +121,12 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 			set_aside(scan, row, may_move_dead(scan), &pass->exhausted);
 			break;
 		case MESSAGE_FREE:
-			if (pass->groups != NULL)
-				add_to_group(scan, row, counted);
-			else if (pass->lane_step == LANE_STEP_GIVE)
+			if (pass->lane_step == LANE_STEP_GIVE)
 				give_to_lane(scan, row);
 			else if (scan->request.mode != CLAIM_SCAN_CLAIM)
 				count_free(scan, row);
 			else if (pass->lane_step == LANE_STEP_TAKE ||
+					 (scan->has_groups && !pass->uses_map) ||
 					 heap_attisnull(row->tuple, Anum_message_group_key, NULL))
 				/* Only read where a locked message must not be overtaken. */
 				pass->head_failed |= !choose_row(scan, row);
@@ -296,55 +282,6 @@ choose_row(ClaimScan *scan, ScanRow *row)
 		scan->pass.last_chosen = row->form.id;
 	scan_list_add_message(scan, &result->chosen, row, locks);
 	return true;
-}
-
-/*
- * Choose a free message of a group that has its turn.  The pass has met it
- * before, and the scan has moved on, so it gets a slot of its own.
- */
-bool
-claim_scan_choose(ClaimScan *scan, const ChosenMessage *message)
-{
-	TupleTableSlot *slot = table_slot_create(message->table->heap, NULL);
-	ScanRow		row = {0};
-	bool		chosen;
-
-	ExecForceStoreHeapTuple(message->tuple, slot, false);
-	slot->tts_tid = message->tuple->t_self;
-	row.table = message->table;
-	row.slot = slot;
-	row.tuple = row_tuple(slot);
-	row.form = message->form;
-	chosen = choose_row(scan, &row);
-	ExecDropSingleTupleTableSlot(slot);
-	return chosen;
-}
-
-/*
- * A pass that reads the whole queue has met a free message, which may be
- * locked.  If another transaction was changing it, it was counted as claimed.
- */
-static void
-add_to_group(ClaimScan *scan, const ScanRow *row, bool counted)
-{
-	ScanPass   *pass = &scan->pass;
-	bool		locked = scan_row_is_locked(row);
-
-	if (locked)
-	{
-		pass->met_locked = true;
-		scan_list_add_busy(scan, row->form.id);
-	}
-
-	/*
-	 * The change was committed after our snapshot, or the transaction has
-	 * ended since it was counted: only another pass shows what the row is
-	 * now.
-	 */
-	else if (counted || scan_row_is_changing(row))
-		pass->met_changed = true;
-	if (!counted)
-		group_candidates_add_free(scan, row, locked);
 }
 
 /* Returns whether a message has to be locked when it is chosen. */

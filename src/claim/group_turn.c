@@ -6,8 +6,7 @@
  * NOTES
  *	  These are the rules of groups with a bound, for passes that take lanes
  *	  in turn (lane_scan.c) and for those that read the whole queue
- *	  (claim_scan_groups.c).  How many messages are under live claims is
- *	  counted by these, since they read in different ways.
+ *	  (whole_scan.c).  Which messages are counted differs (lane_count.c).
  *
  *	  A claim locks the group before it counts, and keeps the lock to the end
  *	  of its transaction if it has chosen something (group.c).  It skips a
@@ -34,6 +33,42 @@
 #include "queue/options.h"
 #include "shmem/database_state.h"
 #include "storage/prepared.h"
+#include "util/hash.h"
+
+/* By its lane, a GroupTurn of the pass */
+typedef struct TurnEntry
+{
+	LaneId		lane;			/* the hash key */
+	int			turn;
+} TurnEntry;
+
+/*
+ * Returns what the pass has done with a group or a lane, or a new entry for
+ * it.  The next call may move the entry.
+ */
+GroupTurn *
+group_turn_find(ScanPass *pass, LaneId lane)
+{
+	GroupTurns *turns = &pass->turns;
+	GroupTurn  *turn;
+	TurnEntry  *entry;
+	bool		found;
+
+	if (turns->by_lane == NULL)
+		turns->by_lane = hash_create_blobs("turns of groups", sizeof(LaneId),
+										   sizeof(TurnEntry),
+										   CurrentMemoryContext);
+	entry = hash_search(turns->by_lane, &lane, HASH_ENTER, &found);
+	if (found)
+		return &turns->items[entry->turn];
+	entry->turn = turns->n;
+	turns->items = scan_list_make_room(turns->items, turns->n, &turns->size,
+									   sizeof(GroupTurn));
+	turn = &turns->items[turns->n++];
+	memset(turn, 0, sizeof(GroupTurn));
+	turn->lane = lane;
+	return turn;
+}
 
 /* Messages without a key have no bound. */
 bool
@@ -45,7 +80,7 @@ group_turn_is_bounded(const ClaimScan *scan, LaneId lane)
 
 /*
  * Lock a group with a bound; a probe only asks whether it is locked.  Sets
- * how many messages its rate allows, which may be 0.  Returns false if
+ * turn->room to what its rate allows, which may be 0.  Returns false if
  * another transaction has locked it.  The claim has locked less than
  * GROUP_LOCKS_OF_CLAIM groups.
  */
@@ -57,7 +92,7 @@ group_turn_lock(ClaimScan *scan, GroupTurn *turn)
 	bool		probes = scan->request.mode == CLAIM_SCAN_PROBE;
 	uint64		holder;
 
-	turn->allowance = INT_MAX;
+	turn->room = 0;
 	turn->not_before = 0;
 
 	Assert(pass->nlocks < GROUP_LOCKS_OF_CLAIM);
@@ -88,17 +123,16 @@ group_turn_lock(ClaimScan *scan, GroupTurn *turn)
 	 * Its lane does not have all that comes first until the worker has
 	 * returned that; then it has a turn again.
 	 */
-	if (pass->groups == NULL && database_has_worker() &&
+	if (pass->uses_map && database_has_worker() &&
 		prepared_frees(queue->id, turn->lane))
 	{
 		group_turn_unlock(scan, turn);
 		pass->met_locked_group = true;
 		return false;
 	}
-	if (queue->group_rate > 0)
-		turn->allowance = group_rate_allowance(queue, turn->lane,
-											   &turn->not_before);
-	pass->met_rate |= turn->allowance == 0;
+	turn->room = queue->group_rate <= 0 ? INT_MAX :
+		group_rate_allowance(queue, turn->lane, &turn->not_before);
+	pass->met_rate |= turn->room == 0;
 	return true;
 }
 

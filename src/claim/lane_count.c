@@ -36,37 +36,16 @@
 #include "queue/group.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
+#include "storage/pending.h"
 #include "storage/pending_own.h"
 #include "storage/segment.h"
 
-/* What is counted of a lane, and what that has found */
-typedef struct LaneCount
-{
-	int			n;				/* messages that may be unfinished */
-	int64		last_id;		/* of the last one */
-	int			live;			/* of these, under live claims, or may be */
-	bool		is_changing;	/* another transaction has locked one, or is
-								 * changing it */
-	const MessageRange *range;	/* what the claim has reserved of the lane */
-
-	/* If the bound is 1 */
-	bool		is_blocked;		/* a message that comes first is delayed or
-								 * locked */
-	bool		has_head;		/* a message is free that was delivered, or
-								 * that comes before the range */
-	bool		head_was_delivered;
-	MessageRange head;			/* this message */
-} LaneCount;
-
-static int	count_room(ClaimScan *scan, const LaneTurn *turn, LaneCount *count,
-					   int wanted);
-static MessageRange *list_delivered(const ClaimScan *scan, LaneId lane,
-									int *n);
-static void read_delivered(ClaimScan *scan, const LaneTurn *turn,
-						   LaneCount *count, const MessageRange *ranges,
-						   int n);
-static void count_row(ClaimScan *scan, LaneCount *count, const ScanRow *row);
-static void find_head(ClaimScan *scan, LaneCount *count, const ScanRow *row,
+static int	count_room(ClaimScan *scan, GroupTurn *turn, int wanted);
+static int	list_delivered(const ClaimScan *scan, LaneId lane,
+						   OwnRanges *ranges);
+static void read_delivered(ClaimScan *scan, GroupTurn *turn,
+						   const OwnRanges *ranges, int ndelivered);
+static void find_head(ClaimScan *scan, GroupCount *count, const ScanRow *row,
 					  bool was_delivered);
 
 /*
@@ -77,19 +56,20 @@ static void find_head(ClaimScan *scan, LaneCount *count, const ScanRow *row,
  * range, a table is locked, or the lanes do not know what was delivered.
  */
 int
-lane_count_open(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
+lane_count_open(ClaimScan *scan, GroupTurn *turn, const MessageRange *range,
 				uint32 changes, int wanted)
 {
 	const Queue *queue = scan->request.queue;
-	LaneCount	count = {.range = range};
 
 	/*
 	 * The pass has locked and counted it before.  A probe locks nothing, and
 	 * counts each time.
 	 */
-	if (turn->group.is_locked)
+	if (turn->is_locked)
 		return turn->room;
 	turn->changes = changes;
+	memset(&turn->count, 0, sizeof(GroupCount));
+	turn->count.range = range;
 
 	/*
 	 * The claim has something of each group that it has locked, so it need
@@ -106,9 +86,8 @@ lane_count_open(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
 	 * behind the others.  The end of that transaction wakes the sessions that
 	 * wait.
 	 */
-	if (!group_turn_lock(scan, &turn->group))
+	if (!group_turn_lock(scan, turn))
 		return 0;
-	turn->room = turn->group.allowance;
 
 	/*
 	 * With a bound of 1, messages go out in order; but the end of another
@@ -116,7 +95,7 @@ lane_count_open(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
 	 * range.  The next pass, or the next claim, takes the lane again.
 	 */
 	if (turn->room > 0 && queue->group_concurrency == 1 &&
-		!availability_is_first(queue->id, turn->group.lane, range))
+		!availability_is_first(queue->id, turn->lane, range))
 	{
 		scan->pass.lost = true;
 		turn->room = 0;
@@ -125,12 +104,9 @@ lane_count_open(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
 	/* The rate, or the order, may leave none. */
 	if (turn->room > 0)
 	{
-		int			room = count_room(scan, turn, &count,
-									  Min(wanted, turn->room));
+		int			room = count_room(scan, turn, Min(wanted, turn->room));
 
 		turn->room = Min(turn->room, room);
-		turn->has_head = count.has_head;
-		turn->head = count.head;
 	}
 
 	/*
@@ -142,7 +118,7 @@ lane_count_open(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
 	 */
 	if (turn->room <= 0)
 		lane_count_close(scan, turn,
-						 count.n > 0 && !count.is_changing);
+						 turn->count.n > 0 && !turn->count.is_changing);
 	return turn->room;
 }
 
@@ -151,17 +127,16 @@ lane_count_open(ClaimScan *scan, LaneTurn *turn, const MessageRange *range,
  * room for.  What this transaction has popped counts too, until it ends.
  */
 static int
-count_room(ClaimScan *scan, const LaneTurn *turn, LaneCount *count,
-		   int wanted)
+count_room(ClaimScan *scan, GroupTurn *turn, int wanted)
 {
 	int			bound = scan->request.queue->group_concurrency;
 	int			room = bound - group_popped(scan->request.queue->id,
-											turn->group.lane);
+											turn->lane);
 	int64		most = 0;		/* under live claims */
-	int			n;
-	MessageRange *ranges = list_delivered(scan, turn->group.lane, &n);
+	OwnRanges	ranges = {0};
+	int			ndelivered = list_delivered(scan, turn->lane, &ranges);
 
-	if (n < 0)
+	if (ndelivered < 0)
 	{
 		/*
 		 * The map was cleared, or there was no room for what was delivered:
@@ -171,58 +146,64 @@ count_room(ClaimScan *scan, const LaneTurn *turn, LaneCount *count,
 		scan->pass.gave_up = scan->result.chosen.n == 0;
 		return 0;
 	}
-	for (int i = 0; i < n; i++)
-		most += ranges[i].last - ranges[i].first + 1;
+	for (int i = 0; i < ranges.n; i++)
+		most += ranges.items[i].last - ranges.items[i].first + 1;
 
 	/*
 	 * If there is room enough even if all of these are under live claims, we
 	 * need not read them.  But with a bound of 1 one of them is the head of
 	 * the group, if it is not finished.
 	 */
-	if (n > 0 && (bound == 1 || most + wanted > room))
+	if (ranges.n > 0 && (bound == 1 || most + wanted > room))
 	{
-		read_delivered(scan, turn, count, ranges, n);
-		most = count->live;
+		read_delivered(scan, turn, &ranges, ndelivered);
+		most = turn->count.live;
 	}
-	pfree(ranges);
+	if (ranges.items != NULL)
+		pfree(ranges.items);
 
 	/*
 	 * A message blocks the group; or a table is locked, and we know too
 	 * little.
 	 */
-	return count->is_blocked ||
+	return group_count_is_blocked(&turn->count) ||
 		message_scan_is_blocked(scan->pass.rows) ? 0 : (int) (room - most);
 }
 
 /*
- * Returns the ranges of what was delivered of the group and may be
- * unfinished.  Sets *n to -1 if the lanes do not know that any more.
+ * List what was delivered of the group and may be unfinished: first what its
+ * lane has, then what this transaction has changed itself, which the lane gets
+ * as it ends.  Returns how many ranges the lane has; -1 if the lanes do not
+ * know what was delivered any more.
  */
-static MessageRange *
-list_delivered(const ClaimScan *scan, LaneId lane, int *n)
+static int
+list_delivered(const ClaimScan *scan, LaneId lane, OwnRanges *ranges)
 {
-	int			size = 16;
-	MessageRange *ranges = palloc(size * sizeof(MessageRange));
+	int32		queue_id = scan->request.queue->id;
+	int			n;
 
-	for (;;)
+	ranges->size = 16;
+	ranges->items = palloc(ranges->size * sizeof(MessageRange));
+	while ((n = availability_list_delivered(queue_id, lane, ranges->items,
+											ranges->size)) > ranges->size)
 	{
-		*n = availability_list_delivered(scan->request.queue->id, lane,
-										 ranges, size);
-		if (*n <= size)
-			return ranges;
-		size *= 2;
-		ranges = repalloc(ranges, size * sizeof(MessageRange));
+		ranges->size *= 2;
+		ranges->items = repalloc(ranges->items,
+								 ranges->size * sizeof(MessageRange));
 	}
+	ranges->n = Max(n, 0);
+	pending_add_of_lane(queue_id, lane, ranges);
+	return n;
 }
 
 /*
  * Read the messages of the group that are in these ranges, with a snapshot
  * that is later than the lock.  Those that are unfinished replace the ranges
- * in the lane.
+ * in the lane, which are the first ones.
  */
 static void
-read_delivered(ClaimScan *scan, const LaneTurn *turn, LaneCount *count,
-			   const MessageRange *ranges, int n)
+read_delivered(ClaimScan *scan, GroupTurn *turn, const OwnRanges *ranges,
+			   int ndelivered)
 {
 	ScanPass   *pass = &scan->pass;
 	LaneRanges *found = &pass->delivered;
@@ -232,12 +213,12 @@ read_delivered(ClaimScan *scan, const LaneTurn *turn, LaneCount *count,
 	{
 		message_scan_end_parts(pass->rows);
 		claim_scan_push_snapshot(scan);
-		for (int i = 0; i < n; i++)
+		for (int i = 0; i < ranges->n; i++)
 		{
-			message_scan_add_range(pass->rows, &ranges[i]);
+			message_scan_add_range(pass->rows, &ranges->items[i]);
 
 			/* Some may have been given back with a delay. */
-			message_scan_add_delayed(pass->rows, &ranges[i]);
+			message_scan_add_delayed(pass->rows, &ranges->items[i]);
 		}
 	} while (!message_scan_is_blocked(pass->rows) &&
 			 segment_snapshot_is_stale());
@@ -246,8 +227,8 @@ read_delivered(ClaimScan *scan, const LaneTurn *turn, LaneCount *count,
 	pass->now = GetCurrentTimestamp();
 	while (!message_scan_is_blocked(pass->rows) &&
 		   message_scan_next(pass->rows, &row))
-		if (scan_row_is_of_lane(&row, turn->group.lane))
-			count_row(scan, count, &row);
+		if (scan_row_is_of_lane(&row, turn->lane))
+			lane_count_row(scan, &turn->count, &row);
 	message_scan_end_parts(pass->rows);
 
 	/*
@@ -255,24 +236,28 @@ read_delivered(ClaimScan *scan, const LaneTurn *turn, LaneCount *count,
 	 * does a transaction that has changed a message of the group itself: a
 	 * rollback would bring back what it has deleted.
 	 */
-	if (!message_scan_is_blocked(pass->rows) && turn->group.is_locked &&
-		!pending_has_lane(scan->request.queue->id, turn->group.lane))
+	if (!message_scan_is_blocked(pass->rows) && turn->is_locked &&
+		ranges->n == ndelivered)
 	{
 		MessageRange *left = palloc(Max(found->n, 1) * sizeof(MessageRange));
 
 		for (int i = 0; i < found->n; i++)
 			left[i] = found->items[i].range;
-		availability_set_delivered(scan->request.queue->id, turn->group.lane,
-								   ranges, n, left, found->n);
+		availability_set_delivered(scan->request.queue->id, turn->lane,
+								   ranges->items, ndelivered, left, found->n);
 		pfree(left);
 	}
 	found->n = 0;
 }
 
-/* Count a message of the group that was delivered, or may have been. */
-static void
-count_row(ClaimScan *scan, LaneCount *count, const ScanRow *row)
+/*
+ * Count a message of a group with a bound.  If only some are read, they were
+ * delivered, or may have been.
+ */
+void
+lane_count_row(ClaimScan *scan, GroupCount *count, const ScanRow *row)
 {
+	ScanPass   *pass = &scan->pass;
 	MessageClass class = scan_row_class(scan, row);
 	bool		is_live = scan_row_counts_as_claimed(row, class);
 	bool		was_delivered = class == MESSAGE_FREE &&
@@ -285,47 +270,71 @@ count_row(ClaimScan *scan, LaneCount *count, const ScanRow *row)
 		count->live++;
 
 	/*
+	 * A pass that finds nothing without a map is repeated until what it has
+	 * met locked stays the same.  If the row has changed since our snapshot,
+	 * or since we have counted it, only another pass shows what it is now.
+	 */
+	if (!pass->uses_map && class == MESSAGE_FREE)
+	{
+		if (scan_row_is_locked(row))
+		{
+			pass->met_locked = true;
+			scan_list_add_busy(scan, row->form.id);
+		}
+		else if (is_live || scan_row_is_changing(row))
+			pass->met_changed = true;
+	}
+
+	/*
 	 * It stays in the lane's list until it is finished.  One that is expired,
 	 * a duplicate or exhausted, and under no claim, leaves the list, since it
 	 * takes no room and blocks nothing.
 	 */
-	if (is_live || was_delivered)
+	if (pass->uses_map && (is_live || was_delivered))
 	{
 		count->last_id = row->form.id;
-		scan_list_add_range(&scan->pass.delivered, row);
+		scan_list_add_range(&pass->delivered, row);
 		count->n++;
 		count->is_changing |= scan_row_is_changing(row);
 	}
-	if (class == MESSAGE_FREE && !is_live &&
-		scan->request.queue->group_concurrency == 1)
+	if (class == MESSAGE_FREE && !is_live)
 		find_head(scan, count, row, was_delivered);
 }
 
 /*
- * With a bound of 1: the message, which is not under a claim, may be the head
- * of its group, or block it.
+ * The message, which is not under a claim, may be the head of its group, or
+ * with a bound of 1, block it.
  */
 static void
-find_head(ClaimScan *scan, LaneCount *count, const ScanRow *row,
+find_head(ClaimScan *scan, GroupCount *count, const ScanRow *row,
 		  bool was_delivered)
 {
 	bool		is_locked = scan_row_is_locked(row);
 	bool		is_delayed = segment_is_delayed(row->table->segment);
 	MessageRange head = {0};
 
+	/* It is enough to know that something of the group is free. */
+	if (scan->request.queue->group_concurrency != 1)
+	{
+		count->has_head |= !scan->pass.uses_map && !is_locked && !is_delayed;
+		return;
+	}
 	head.first = head.last = message_id_number(row->form.id);
 	head.priority = row->form.priority;
 	head.due = DT_NOBEGIN;
-	if (!was_delivered)
+	if (was_delivered && (is_locked || is_delayed))
+		count->is_blocked = true;
+	if (is_delayed)
+		return;
+	if (!was_delivered && scan->pass.uses_map)
 	{
 		/*
 		 * It is free after all, if a prepared transaction that had claimed it
 		 * was rolled back.  It is the head only if it comes before the range,
-		 * and before others like it, and blocks nothing while it is delayed.
-		 * It is not counted, so it alone does not make the group full.
+		 * and before others like it.  It is not counted, so it alone does not
+		 * make the group full.
 		 */
-		if (is_delayed || count->has_head ||
-			!message_range_is_before(&head, count->range))
+		if (count->has_head || !message_range_is_before(&head, count->range))
 			return;
 
 		/* It stays in the lane's list until it is handed out. */
@@ -334,13 +343,11 @@ find_head(ClaimScan *scan, LaneCount *count, const ScanRow *row,
 	}
 
 	/* One that was delivered comes before one that was not. */
-	if (is_locked || is_delayed)
-		count->is_blocked = true;
-	else if (!count->has_head ||
-			 (was_delivered && !count->head_was_delivered))
+	if (!count->has_head || (was_delivered && !count->head_was_delivered))
 	{
 		count->has_head = true;
 		count->head_was_delivered = was_delivered;
+		count->head_is_locked = is_locked;
 		count->head = head;
 	}
 }
@@ -350,20 +357,55 @@ find_head(ClaimScan *scan, LaneCount *count, const ScanRow *row,
  * full, and nothing has changed since the lane was taken.
  */
 void
-lane_count_close(ClaimScan *scan, LaneTurn *turn, bool is_full)
+lane_count_close(ClaimScan *scan, GroupTurn *turn, bool is_full)
 {
-	bool		probes = !turn->group.is_locked;
+	bool		probes = !turn->is_locked;
 
-	group_turn_unlock(scan, &turn->group);
+	group_turn_unlock(scan, turn);
 
 	/* What a probe has counted does not hold without the lock. */
-	if (probes && turn->group.not_before == 0)
+	if (probes && turn->not_before == 0)
 		return;
 
 	/* It does not wait for long, because the rate may be changed meanwhile. */
-	availability_end_lane(scan->request.queue->id, turn->group.lane,
+	availability_end_lane(scan->request.queue->id, turn->lane,
 						  turn->changes, is_full && !probes,
 						  scan->pass.does_not_fit,
-						  Min(turn->group.not_before,
+						  Min(turn->not_before,
 							  scan->pass.now + LANE_WAIT_MAX));
+}
+
+/*
+ * The pass ends.  Groups of which something was chosen stay locked to the end
+ * of the transaction.
+ */
+void
+lane_count_end(ClaimScan *scan)
+{
+	ScanPass   *pass = &scan->pass;
+
+	for (int i = 0; i < pass->turns.n; i++)
+	{
+		GroupTurn  *turn = &pass->turns.items[i];
+
+		if (!turn->is_locked)
+			continue;
+
+		/*
+		 * Other claims have passed over a group that was locked.  The end of
+		 * the transaction gives its lane a turn, and wakes sessions that
+		 * wait, if there may be more.  A pass over the whole queue may have
+		 * left something in a group of which it has chosen nothing.  If it
+		 * has found nothing at all, it is repeated.
+		 */
+		if (turn->taken > 0 ||
+			(!pass->uses_map && turn->room > 0 && scan->result.chosen.n > 0))
+			pending_record_unlock(scan->request.queue->id, turn->lane);
+		if (turn->taken > 0)
+			continue;
+		if (pass->uses_map)
+			lane_count_close(scan, turn, false);
+		else
+			group_turn_unlock(scan, turn);
+	}
 }

@@ -12,9 +12,12 @@
 
 #include "claim/claim_scan_internal.h"
 
-extern int	lane_count_open(ClaimScan *scan, LaneTurn *turn,
+extern int	lane_count_open(ClaimScan *scan, GroupTurn *turn,
 							const MessageRange *range, uint32 changes,
 							int wanted);
-extern void lane_count_close(ClaimScan *scan, LaneTurn *turn, bool is_full);
+extern void lane_count_row(ClaimScan *scan, GroupCount *count,
+						   const ScanRow *row);
+extern void lane_count_close(ClaimScan *scan, GroupTurn *turn, bool is_full);
+extern void lane_count_end(ClaimScan *scan);
 
 #endif							/* QUEUE_LANE_COUNT_H */

@@ -108,13 +108,6 @@ typedef struct Round
 	int			nlanes;			/* that had a turn then */
 } Round;
 
-/* By its lane, a LaneTurn of the pass */
-typedef struct TurnEntry
-{
-	LaneId		lane;			/* the hash key */
-	int			turn;
-} TurnEntry;
-
 static void begin_request(const ClaimScan *scan, ReserveRequest *request);
 static bool lane_scan_step(ClaimScan *scan, ReserveRequest *request,
 						   Round *round);
@@ -129,33 +122,36 @@ static void take_of_lanes(ClaimScan *scan, ReserveRequest *request,
 static int	lanes_at_once(const ClaimScan *scan, const ReserveRequest *request,
 						  const Round *round);
 static void give_back(ClaimScan *scan, int64 scanned_to);
-static int64 scan_lane(ClaimScan *scan, const LaneTurn *turn,
+static int64 scan_lane(ClaimScan *scan, const GroupTurn *turn,
 					   const MessageRange *range, int wanted);
-static void probe_lane(ClaimScan *scan, LaneTurn *turn,
+static void probe_lane(ClaimScan *scan, GroupTurn *turn,
 					   const MessageRange *range);
-static void take_head(ClaimScan *scan, LaneTurn *turn,
+static void take_head(ClaimScan *scan, GroupTurn *turn,
 					  const MessageRange *range);
-static LaneTurn *find_turn(ScanPass *pass, LaneId lane);
 
 /*
  * Returns whether a pass can take the lanes of the queue in turn.  If not, it
- * has to read the whole queue (claim_scan_groups.c).
+ * has to read the whole queue (whole_scan.c).
  */
 bool
-lane_scan_has_lanes(const ClaimScan *scan)
+lane_scan_has_lanes(ClaimScan *scan)
 {
 	const Queue *queue = scan->request.queue;
+	bool		learns;
+
+	if (queue->group_concurrency <= 0)
+		return true;
 
 	/*
-	 * What this transaction has made free is not in the lanes before it ends.
-	 * If groups have a bound, nor is what it has claimed among what they have
-	 * as delivered; and that may be incomplete, until the worker has read the
-	 * queue.
+	 * What was delivered may be incomplete until the worker has read the
+	 * queue: wait for that, since it takes less than to read all here.
 	 */
-	if (queue->group_concurrency <= 0)
-		return !pending_has_own(queue->id, scan->pass.now);
-	return !pending_has_own(queue->id, DT_NOEND - 1) &&
-		availability_knows_delivered(queue->id, queue->group_concurrency);
+	while (!availability_knows_delivered(queue->id, queue->group_concurrency,
+										 &learns))
+		if (!learns || !availability_wait_for_close(queue->id,
+													&scan->wait_until))
+			return false;
+	return true;
 }
 
 /* --- A pass --- */
@@ -327,9 +323,7 @@ lane_scan_give_due(ClaimScan *scan)
 	if (give_delivered_delayed(scan, incarnation))
 		return true;
 
-	/* One of those may have claimed messages without our knowing of it. */
-	if (!prepared_is_unknown())
-		availability_end_delivered(queue->id, incarnation);
+	availability_end_delivered(queue->id, incarnation, prepared_is_unknown());
 	return false;
 }
 
@@ -391,7 +385,7 @@ take_of_lane(ClaimScan *scan, ReserveRequest *request,
 	ScanPass   *pass = &scan->pass;
 	ChosenMessages *chosen = &scan->result.chosen;
 	int			before = chosen->n;
-	LaneTurn   *turn;
+	GroupTurn   *turn;
 	int			wanted;
 
 	if (round->in_vain == 0)
@@ -409,8 +403,8 @@ take_of_lane(ClaimScan *scan, ReserveRequest *request,
 		 */
 		if (group_turn_is_bounded(scan, round->lane))
 		{
-			turn = find_turn(pass, round->lane);
-			if (turn->group.is_locked && turn->group.taken == 0)
+			turn = group_turn_find(pass, round->lane);
+			if (turn->is_locked && turn->taken == 0)
 				lane_count_close(scan, turn, false);
 		}
 
@@ -420,7 +414,7 @@ take_of_lane(ClaimScan *scan, ReserveRequest *request,
 		round->lane = request->lane;
 		round->wanted = Min(wanted, round->of_each);
 	}
-	turn = find_turn(pass, request->lane);
+	turn = group_turn_find(pass, request->lane);
 	wanted = round->wanted;
 	if (group_turn_is_bounded(scan, request->lane))
 	{
@@ -438,12 +432,12 @@ take_of_lane(ClaimScan *scan, ReserveRequest *request,
 		give_back(scan, range->first - 1);
 	else if (scan->request.mode == CLAIM_SCAN_PROBE)
 		probe_lane(scan, turn, range);
-	else if (turn->has_head)
+	else if (turn->count.has_head)
 		take_head(scan, turn, range);
 	else
 		give_back(scan, scan_lane(scan, turn, range, wanted));
 	turn->room -= chosen->n - before;	/* where there is a bound */
-	turn->group.taken += chosen->n - before;
+	turn->taken += chosen->n - before;
 	for (int i = before; i < chosen->n; i++)
 		chosen->items[i].lane = turn - pass->turns.items;
 
@@ -545,7 +539,7 @@ take_of_lanes(ClaimScan *scan, ReserveRequest *request, Round *round)
 			wanted = 0;
 		take->lane = lanes[i] = reserved[i].lane;
 		take->wanted = Min(wanted, round->of_each);
-		take->turn = find_turn(&scan->pass, take->lane) -
+		take->turn = group_turn_find(&scan->pass, take->lane) -
 			scan->pass.turns.items;
 		wanted -= take->wanted;
 	}
@@ -591,16 +585,16 @@ give_back(ClaimScan *scan, int64 scanned_to)
  * scanned.
  */
 static int64
-scan_lane(ClaimScan *scan, const LaneTurn *turn, const MessageRange *range,
+scan_lane(ClaimScan *scan, const GroupTurn *turn, const MessageRange *range,
 		  int wanted)
 {
 	ScanPass   *pass = &scan->pass;
 	int64		scanned_to;
 
 	pass->lane_step = LANE_STEP_TAKE;
-	pass->lane = turn->group.lane;
+	pass->lane = turn->lane;
 	pass->lane_goal = scan->result.chosen.n + wanted;
-	pass->is_first_out = group_turn_is_bounded(scan, turn->group.lane) &&
+	pass->is_first_out = group_turn_is_bounded(scan, turn->lane) &&
 		scan->request.queue->group_concurrency == 1;
 	pass->head_failed = false;
 	scanned_to = claim_scan_range(scan, range);
@@ -614,16 +608,16 @@ scan_lane(ClaimScan *scan, const LaneTurn *turn, const MessageRange *range,
 
 /* Find out whether the head of the group, or one of the range, is free. */
 static void
-probe_lane(ClaimScan *scan, LaneTurn *turn, const MessageRange *range)
+probe_lane(ClaimScan *scan, GroupTurn *turn, const MessageRange *range)
 {
 	int64		scanned_to = scan_lane(scan, turn,
-									   turn->has_head ? &turn->head : range, 1);
+									   turn->count.has_head ? &turn->count.head : range, 1);
 
 	if (scan->result.nfree == 0)
 	{
 		/* The head comes first, so nothing in the range is free either. */
-		scan->pass.head_failed |= turn->has_head;
-		give_back(scan, turn->has_head ? range->first - 1 : scanned_to);
+		scan->pass.head_failed |= turn->count.has_head;
+		give_back(scan, turn->count.has_head ? range->first - 1 : scanned_to);
 		return;
 	}
 
@@ -636,65 +630,11 @@ probe_lane(ClaimScan *scan, LaneTurn *turn, const MessageRange *range)
 
 /* Choose the head of the group; all of the range goes back. */
 static void
-take_head(ClaimScan *scan, LaneTurn *turn, const MessageRange *range)
+take_head(ClaimScan *scan, GroupTurn *turn, const MessageRange *range)
 {
 	int			before = scan->result.chosen.n;
 
-	(void) scan_lane(scan, turn, &turn->head, 1);
+	(void) scan_lane(scan, turn, &turn->count.head, 1);
 	scan->pass.head_failed = scan->result.chosen.n == before;
 	give_back(scan, range->first - 1);
-}
-
-/* Returns what the pass has done with a lane, or a new entry for it. */
-static LaneTurn *
-find_turn(ScanPass *pass, LaneId lane)
-{
-	LaneTurns  *turns = &pass->turns;
-	LaneTurn   *turn;
-	TurnEntry  *entry;
-	bool		found;
-
-	if (turns->by_lane == NULL)
-		turns->by_lane = hash_create_blobs("turns of lanes", sizeof(LaneId),
-										   sizeof(TurnEntry),
-										   CurrentMemoryContext);
-	entry = hash_search(turns->by_lane, &lane, HASH_ENTER, &found);
-	if (found)
-		return &turns->items[entry->turn];
-	entry->turn = turns->n;
-	turns->items = scan_list_make_room(turns->items, turns->n, &turns->size,
-									   sizeof(LaneTurn));
-	turn = &turns->items[turns->n++];
-	memset(turn, 0, sizeof(LaneTurn));
-	turn->group.lane = lane;
-	return turn;
-}
-
-/*
- * The pass ends.  Groups of which something was chosen stay locked to the end
- * of the transaction.
- */
-void
-lane_scan_end(ClaimScan *scan)
-{
-	LaneTurns  *turns = &scan->pass.turns;
-
-	for (int i = 0; i < turns->n; i++)
-	{
-		LaneTurn   *turn = &turns->items[i];
-
-		if (!turn->group.is_locked)
-			continue;
-
-		/*
-		 * Other claims have passed over a group that stays locked.  The end
-		 * of the transaction gives its lane a turn, and wakes sessions that
-		 * wait, if there is more.
-		 */
-		if (turn->group.taken == 0)
-			lane_count_close(scan, turn, false);
-		else
-			pending_record_unlock(scan->request.queue->id,
-								  turn->group.lane);
-	}
 }

@@ -158,6 +158,10 @@ availability_clear(AvailabilityMap *map)
 	lanes_forget(map);
 	memset(map->next, 0, sizeof(map->next));
 	map->knows_delivered = false;
+
+	/* It was cleared because a prepared transaction has ended. */
+	if (map->learn_at == DT_NOEND)
+		map->learn_at = 0;
 	map->ranges.n = 0;
 	availability_close_overflow(map);
 

@@ -127,8 +127,6 @@ typedef struct AvailabilityMap
 								 * 0 */
 	int			nlanes;			/* in the ring of turns */
 	uint32		lane_changes;	/* counts changes of lanes */
-	LaneId		last_turn;		/* the lane that had the last turn in a claim
-								 * that has read all of the queue, or 0 */
 } AvailabilityMap;
 
 /* Returns whether this session has locked the map, and may change it. */

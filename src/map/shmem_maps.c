@@ -630,7 +630,6 @@ init_map(AvailabilityMap *map, const MapKey *key, EntryNumber owner)
 		depth_generation();
 	map->has_lanes = false;
 	map->bound = -1;
-	map->last_turn = LANE_WITHOUT_KEY;
 	map->learn_at = 0;
 	map->open_overflow = 0;
 	shmem_clear_flag(map, MAP_COUNTED);

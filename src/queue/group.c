@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * group.c
- *	  Groups of messages: which queues have any, turns, and locks.
+ *	  Groups of messages: which queues have any, and locks.
  *
  * NOTES
  *	  A group is all messages of a queue with the same key.  Where a number
@@ -13,11 +13,7 @@
  *	  groups.  Transactions that push the first such message at the same time
  *	  write a row each: none waits for another one.
  *
- *	  2. Turns.  Where a claim reads all of a queue, its groups take turns in
- *	  the order of their lanes.  The lane that had the last turn is in the
- *	  queue's availability map.
- *
- *	  3. Locks.  Where a group has a bound, a claim locks the group before it
+ *	  2. Locks.  Where a group has a bound, a claim locks the group before it
  *	  counts the messages that are under live claims, and keeps the lock until
  *	  its transaction ends, also if that is prepared.  So what it has counted
  *	  and what it adds are one step for other claims, whether they take lanes

@@ -55,11 +55,10 @@ XactList	own_scans = {
 	.roll_back = undo_own_scans
 };
 
+static MessageRange *new_own_range(OwnRanges *own);
 static void add_own_range(OwnRanges *own, int i);
 static void take_own_of(int32 queue_id, PendingClass class, TimestampTz now,
 						OwnRanges *own);
-static bool has_own_of(int32 queue_id, PendingClass class,
-					   TimestampTz until);
 
 /*
  * Set *queue_id to the next queue after it, in the order of ids, in which
@@ -74,14 +73,10 @@ pending_next_queue(int32 *queue_id)
 
 /* --- Scanning --- */
 
-/* Add what is left to scan of a record to the ranges. */
-static void
-add_own_range(OwnRanges *own, int i)
+/* Returns the next item of the list, enlarged if there is no room. */
+static MessageRange *
+new_own_range(OwnRanges *own)
 {
-	PendingChange *record = pending_list_at(i);
-	OwnScan    *scan = xact_add(&own_scans);
-	MessageRange *range;
-
 	if (own->n == own->size)
 	{
 		own->size = own->size == 0 ? LIST_SIZE : own->size * 2;
@@ -89,7 +84,17 @@ add_own_range(OwnRanges *own, int i)
 			palloc(own->size * sizeof(MessageRange)) :
 			repalloc_huge(own->items, own->size * sizeof(MessageRange));
 	}
-	range = &own->items[own->n++];
+	return &own->items[own->n++];
+}
+
+/* Add what is left to scan of a record to the ranges. */
+static void
+add_own_range(OwnRanges *own, int i)
+{
+	PendingChange *record = pending_list_at(i);
+	OwnScan    *scan = xact_add(&own_scans);
+	MessageRange *range = new_own_range(own);
+
 	*range = record->range;
 	range->first = Max(range->first, record->scanned_to + 1);
 	scan->record = i;
@@ -193,34 +198,6 @@ undo_own_scans(int first)
 
 /* --- Asking --- */
 
-static bool
-has_own_of(int32 queue_id, PendingClass class, TimestampTz until)
-{
-	const PendingRecords *records = pending_list_find(queue_id, class);
-
-	if (records == NULL || records->due > until)
-		return false;
-	for (int i = records->latest; i >= records->unscanned;
-		 i = pending_list_at(i)->previous)
-		if (pending_is_unscanned(pending_list_at(i)) &&
-			pending_list_at(i)->range.due <= until)
-			return true;
-	return false;
-}
-
-/*
- * Returns whether this transaction has itself changed a message of the queue,
- * so that a commit makes it free at the time "until" or earlier, and none of
- * its claims has scanned it since.
- */
-bool
-pending_has_own(int32 queue_id, TimestampTz until)
-{
-	return has_own_of(queue_id, PENDING_FREE, until) ||
-		has_own_of(queue_id, PENDING_LATER, until) ||
-		has_own_of(queue_id, PENDING_DELAYED, until);
-}
-
 /*
  * Give a turn to the groups in which this transaction has made room, because
  * other sessions may have found them full, but its own claims will not.
@@ -237,13 +214,13 @@ pending_give_turns(int32 queue_id)
 }
 
 /*
- * Returns whether this transaction may have locked, changed or deleted a
- * message of the lane.  The records of delayed messages do not have the lane,
- * and those of messages of several lanes have been united, so any one of these
- * counts.
+ * Add the ranges of the messages of a lane that this transaction may have
+ * locked, changed or deleted.  The records of delayed messages do not have
+ * the lane, and those of messages of several lanes have been united, so these
+ * ranges may hold messages of other lanes.
  */
-bool
-pending_has_lane(int32 queue_id, LaneId lane)
+void
+pending_add_of_lane(int32 queue_id, LaneId lane, OwnRanges *own)
 {
 	for (int class = 0; class < PENDING_CLASSES; class++)
 	{
@@ -254,12 +231,14 @@ pending_has_lane(int32 queue_id, LaneId lane)
 		{
 			const PendingChange *record = pending_list_at(i);
 
+			/* What it has pushed was not delivered. */
+			if (pending_is_push(record))
+				continue;
 			if (record->target == TARGET_DELAYED ||
 				(record->target == TARGET_MESSAGES &&
 				 (lane_equals(record->lane, lane) ||
 				  lane_equals(record->lane, LANE_OF_OVERFLOW))))
-				return true;
+				*new_own_range(own) = record->range;
 		}
 	}
-	return false;
 }

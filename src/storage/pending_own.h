@@ -25,8 +25,7 @@ typedef struct OwnRanges
 extern bool pending_next_queue(int32 *queue_id);
 extern int	pending_take_own(int32 queue_id, TimestampTz now, OwnRanges *own);
 extern void pending_rescan_own(int scans, int64 scanned_to);
-extern bool pending_has_own(int32 queue_id, TimestampTz until);
 extern void pending_give_turns(int32 queue_id);
-extern bool pending_has_lane(int32 queue_id, LaneId lane);
+extern void pending_add_of_lane(int32 queue_id, LaneId lane, OwnRanges *own);
 
 #endif							/* QUEUE_PENDING_OWN_H */
