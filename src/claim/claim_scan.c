@@ -26,8 +26,8 @@
  *	  from a scan; SERIALIZABLE tracks our reads and writes as any others.
  *
  *	  3. With an availability map, a pass takes one range of message numbers
- *	  after the other (map_scan.c), or where groups take turns, ranges of
- *	  their lanes (lane_scan.c).
+ *	  after the other (claim_scan_source.c), or where groups take turns, ranges
+ *	  of their lanes (lane_scan.c).
  *
  *	  4. Waiting.  A session that has something reserved waits for nothing,
  *	  because other sessions wait for the end of its reservation.  If a table
@@ -70,9 +70,7 @@
 #include "claim/dead_letter.h"
 #include "claim/expire.h"
 #include "claim/group_rate.h"
-#include "claim/lane_count.h"
 #include "claim/lane_scan.h"
-#include "claim/map_scan.h"
 #include "claim/whole_scan.h"
 #include "map/availability.h"
 #include "map/availability_reserve.h"
@@ -161,11 +159,11 @@ claim_scan_pass(ClaimScan *scan)
 		 * does.  Otherwise it is enough to find anything that is free.
 		 */
 		if (probes && scan->request.queue->group_concurrency <= 0)
-			map_scan_probe(scan);
+			claim_scan_probe_map(scan);
 		else if (scan->has_groups)
 			lane_scan_pass(scan);
 		else
-			map_scan_pass(scan);
+			claim_scan_map(scan);
 	}
 
 	/* What is marked has its range in 31 bits (ClaimId.span). */
@@ -259,7 +257,7 @@ claim_scan_end_pass(ClaimScan *scan)
 	availability_close();
 	Assert(!availability_is_reserving());
 	whole_scan_end(scan);
-	lane_count_end(scan);
+	group_turns_end(scan);
 	for (int i = 0; i < pass->expired.n; i++)
 		expire_remove(scan->request.queue, pass->expired.items[i].table,
 					  pass->expired.items[i].tuple);

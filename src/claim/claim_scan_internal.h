@@ -39,6 +39,19 @@ typedef struct BusyIds
 	int64	   *items;
 } BusyIds;
 
+/* What a message is to a scan; the first that applies */
+typedef enum MessageClass
+{
+	MESSAGE_OURS,				/* this pass has chosen or locked it before:
+								 * the ranges that it scans may overlap */
+	MESSAGE_CLAIMED,			/* it is in a live claim */
+	MESSAGE_EXPIRED,			/* its lifetime is over */
+	MESSAGE_DUPLICATE,			/* its deduplication key or its root job makes
+								 * it unnecessary (dedup.c, root_job.c) */
+	MESSAGE_EXHAUSTED,			/* claimed as often as its queue allows */
+	MESSAGE_FREE				/* it can be claimed */
+} MessageClass;
+
 /* Free messages that one pass gives to their lanes */
 typedef struct LaneRanges
 {
@@ -105,8 +118,6 @@ typedef struct ScanPass
 	GroupTurns	turns;			/* of which the pass has taken or counted
 								 * anything */
 	int			nlocks;			/* groups with a bound that it has locked */
-	uint32		changes;		/* availability_begin_groups(), if it reads
-								 * the whole queue; else 0 */
 
 	/* A queue with groups, with a map (lane_scan.c) */
 	LaneStep	lane_step;
@@ -139,6 +150,8 @@ struct ClaimScan
 								 * groups has changed */
 	TimestampTz began;			/* the first pass */
 	bool		has_groups;		/* messages of the queue have group keys */
+	uint32		changes;		/* of the map, if they have a bound, before
+								 * the pass began; or 0 */
 	bool		without_map;	/* do not use the availability map any more */
 	bool		may_move_dead;	/* the dead letter queue was not found to be
 								 * unusable */
@@ -147,21 +160,34 @@ struct ClaimScan
 	BusyIds		busy_before;	/* pass.busy of the previous pass */
 };
 
-/* claim_scan_row.c: what is done with one message */
+/* claim_scan_row.c: what a message is, and what is done with it */
+extern MessageClass scan_row_class(const ClaimScan *scan, const ScanRow *row);
+extern bool scan_row_counts_as_claimed(const ScanRow *row,
+									   MessageClass class);
+extern bool scan_row_is_locked(const ScanRow *row);
+extern bool scan_row_is_changing(const ScanRow *row);
+extern bool scan_row_is_of_lane(const ScanRow *row, LaneId lane);
 extern void claim_scan_row(ClaimScan *scan, ScanRow *row);
 
+/* ... and what a pass collects */
+extern void *scan_list_make_room(void *items, int n, int *size,
+								 Size item_size);
+extern void scan_list_add_busy(ClaimScan *scan, int64 id);
+extern void scan_list_add_range(LaneRanges *list, const ScanRow *row);
+extern void scan_list_add_delivered(ClaimScan *scan, const ScanRow *row);
+extern void scan_list_sort_chosen(ChosenMessages *chosen, bool in_turns);
+
 /* claim_scan_source.c: where messages come from */
-extern bool claim_scan_fits(const ClaimScan *scan, const MessageForm *form);
 extern bool claim_scan_ends_before(const ClaimScan *scan, const ScanRow *row);
 extern bool claim_scan_wants_more(const ClaimScan *scan);
 extern void claim_scan_push_snapshot(ClaimScan *scan);
-extern void claim_scan_added(ClaimScan *scan);
 extern void claim_scan_add_range(ClaimScan *scan, const MessageRange *range,
 								 bool has_snapshot);
 extern int64 claim_scan_range(ClaimScan *scan, const MessageRange *range);
-extern void claim_scan_add_own(ClaimScan *scan);
 extern bool claim_scan_wait(ClaimScan *scan, bool awaits_move);
 extern bool claim_scan_begin_again(ClaimScan *scan);
 extern void claim_scan_widen(ReserveRequest *request, int64 width);
+extern void claim_scan_map(ClaimScan *scan);
+extern void claim_scan_probe_map(ClaimScan *scan);
 
 #endif							/* QUEUE_CLAIM_SCAN_INTERNAL_H */

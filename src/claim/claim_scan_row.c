@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * claim_scan_row.c
- *	  What a claim scan does with one message.
+ *	  What a message is to a claim scan, and what becomes of it.
  *
  * NOTES
- *	  The class of a message (scan_row.c) and the mode of the scan decide what
- *	  happens:
+ *	  A message has a class, by its row as the snapshot of the scan shows it.
+ *	  What the header of the row says of other transactions may change at any
+ *	  time.  The class and the mode of the scan decide what happens:
  *
  *					claim				sweep				probe
  *		OURS		nothing				nothing				(not met)
@@ -47,6 +48,9 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/multixact.h"
+#include "access/transam.h"
+#include "storage/procarray.h"
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
@@ -54,16 +58,26 @@
 #include "catalog/tables.h"
 #include "claim/claim_scan_internal.h"
 #include "claim/dead_letter.h"
-#include "claim/scan_lists.h"
-#include "claim/scan_row.h"
 #include "map/availability.h"
+#include "map/lanes.h"
 #include "map/message_ranges.h"
+#include "push/dedup.h"
+#include "queue/options.h"
 #include "storage/claim_ends.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
+#include "storage/segment.h"
 
+#define LIST_SIZE		16		/* of a new list */
+
+static bool may_be_claimed(const ScanRow *row);
+static void add_message(ClaimScan *scan, ChosenMessages *list,
+						const ScanRow *row, bool locked);
+static bool is_ours(const ClaimScan *scan, const ScanRow *row);
+static bool list_has_row(const ChosenMessages *list, const ScanRow *row);
+static bool others_run(MultiXactId multi);
 static void skip_claimed(ClaimScan *scan, const ScanRow *row);
 static void skip_row(ClaimScan *scan, const ScanRow *row, TimestampTz due,
 					 bool is_locked);
@@ -78,6 +92,164 @@ static void give_to_lane(ClaimScan *scan, const ScanRow *row);
 static void count_free(ClaimScan *scan, ScanRow *row);
 static void count_ended(ClaimScan *scan, const ScanRow *row);
 static bool lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode);
+static int	compare_in_lane(const void *a, const void *b);
+static int	compare_places(const void *a, const void *b);
+
+/* --- Classes --- */
+
+MessageClass
+scan_row_class(const ClaimScan *scan, const ScanRow *row)
+{
+	const Queue *queue = scan->request.queue;
+
+	if (is_ours(scan, row))
+		return MESSAGE_OURS;
+	if (message_is_claimed(&row->form, scan->pass.now))
+		return MESSAGE_CLAIMED;
+	if (message_is_expired(&row->form, scan->pass.now))
+		return MESSAGE_EXPIRED;
+	if (dedup_is_duplicate(queue, row->table, row->tuple))
+		return MESSAGE_DUPLICATE;
+	if (options_is_exhausted(queue, row->table, row->tuple))
+		return MESSAGE_EXHAUSTED;
+	return MESSAGE_FREE;
+}
+
+/* Returns whether this pass has chosen or locked the row before. */
+static bool
+is_ours(const ClaimScan *scan, const ScanRow *row)
+{
+	HeapTupleHeader header = row->tuple->t_data;
+
+	/* Most rows come behind all that were chosen, and need no search. */
+	if (scan->result.chosen.n > 0 &&
+		message_id_compare(row->form.id, scan->pass.last_chosen) <= 0 &&
+		list_has_row(&scan->result.chosen, row))
+		return true;
+
+	/* Most rows are not locked by this transaction, and need no search. */
+	if ((header->t_infomask & HEAP_XMAX_INVALID) ||
+		(!(header->t_infomask & HEAP_XMAX_IS_MULTI) &&
+		 !TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmax(header))))
+		return false;
+	return list_has_row(&scan->pass.expired, row) ||
+		list_has_row(&scan->pass.duplicates, row) ||
+		list_has_row(&scan->pass.exhausted, row);
+}
+
+static bool
+list_has_row(const ChosenMessages *list, const ScanRow *row)
+{
+	for (int i = list->n - 1; i >= 0; i--)
+		if (list->items[i].table == row->table &&
+			ItemPointerEquals(&list->items[i].tuple->t_self,
+							  &row->tuple->t_self))
+			return true;
+	return false;
+}
+
+/* Returns whether the message counts toward the bound of its group. */
+bool
+scan_row_counts_as_claimed(const ScanRow *row, MessageClass class)
+{
+	if (class == MESSAGE_CLAIMED)
+		return true;
+
+	/*
+	 * Another transaction may be claiming a free message, and may be renewing
+	 * a claim that has ended, whatever else the message is.
+	 */
+	return class != MESSAGE_OURS &&
+		(class == MESSAGE_FREE || row->form.claim_token != 0) &&
+		may_be_claimed(row);
+}
+
+/* --- Other transactions --- */
+
+/*
+ * Returns whether another transaction has locked the row, as far as its
+ * header shows.  Another one may lock it a moment later.
+ */
+bool
+scan_row_is_locked(const ScanRow *row)
+{
+	HeapTupleHeader header = row->tuple->t_data;
+	TransactionId xmax = HeapTupleHeaderGetRawXmax(header);
+
+	if (header->t_infomask & HEAP_XMAX_INVALID)
+		return false;
+	if (header->t_infomask & HEAP_XMAX_IS_MULTI)
+		return others_run(xmax);
+	return !TransactionIdIsCurrentTransactionId(xmax) &&
+		TransactionIdIsInProgress(xmax);
+}
+
+/* Returns whether a member that is not of our transaction is in progress. */
+static bool
+others_run(MultiXactId multi)
+{
+	MultiXactMember *members;
+	int			n = GetMultiXactIdMembers(multi, &members, false, false);
+	bool		result = false;
+
+	for (int i = 0; i < n && !result; i++)
+		result = !TransactionIdIsCurrentTransactionId(members[i].xid) &&
+			TransactionIdIsInProgress(members[i].xid);
+	if (n > 0)
+		pfree(members);
+	return result;
+}
+
+/*
+ * Returns whether another transaction has locked the version that the
+ * snapshot sees, or has updated or deleted it.  That does not count if it was
+ * rolled back or ended by a crash, so we ask for its commit.
+ */
+bool
+scan_row_is_changing(const ScanRow *row)
+{
+	HeapTupleHeader header = row->tuple->t_data;
+
+	return scan_row_is_locked(row) ||
+		(!(header->t_infomask & HEAP_XMAX_INVALID) &&
+		 !HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask) &&
+		 TransactionIdDidCommit(HeapTupleHeaderGetUpdateXid(header)));
+}
+
+/*
+ * Returns whether another transaction may be claiming the message, or renewing
+ * its claim.
+ */
+static bool
+may_be_claimed(const ScanRow *row)
+{
+	uint16		infomask = row->tuple->t_data->t_infomask;
+
+	/*
+	 * A push that is a duplicate locks the message in share mode, and changes
+	 * nothing.
+	 */
+	if (HEAP_XMAX_IS_LOCKED_ONLY(infomask) &&
+		!HEAP_XMAX_IS_EXCL_LOCKED(infomask))
+		return false;
+	return scan_row_is_changing(row);
+}
+
+/* --- Its lane --- */
+
+/*
+ * Returns whether the message is claimed with this lane: what had no room is
+ * claimed as one lane.
+ */
+bool
+scan_row_is_of_lane(const ScanRow *row, LaneId lane)
+{
+	return lane_equals(lane, LANE_OF_OVERFLOW) ||
+		lane_equals(message_lane(RelationGetDescr(row->table->heap),
+								 row->tuple), lane);
+}
+
+/* --- What is done with it --- */
 
 /* Process the current message of the scan. */
 void
@@ -88,7 +260,7 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 
 	Assert(row->form.queue_id == scan->request.queue->id);
 
-	/* Only read where own ranges are scanned (map_scan.c). */
+	/* Only read where own ranges are scanned (claim_scan_source.c). */
 	if (!row->in_range)
 		pass->own_scanned_to = row->form.id;
 	if (pass->lane_step == LANE_STEP_GIVE)
@@ -216,7 +388,7 @@ set_aside(ClaimScan *scan, ScanRow *row, bool may, ChosenMessages *list)
 		return;
 	if (scan->request.mode == CLAIM_SCAN_SWEEP)
 		count_ended(scan, row);
-	scan_list_add_message(scan, list, row, true);
+	add_message(scan, list, row, true);
 }
 
 /* Returns whether this pass may remove another message. */
@@ -280,7 +452,7 @@ choose_row(ClaimScan *scan, ScanRow *row)
 	if (result->chosen.n == 0 ||
 		message_id_compare(row->form.id, scan->pass.last_chosen) > 0)
 		scan->pass.last_chosen = row->form.id;
-	scan_list_add_message(scan, &result->chosen, row, locks);
+	add_message(scan, &result->chosen, row, locks);
 	return true;
 }
 
@@ -337,7 +509,7 @@ count_free(ClaimScan *scan, ScanRow *row)
 	{
 		scan->result.nfree++;
 
-		/* A probe gives the whole range of a lane back (probe_lane). */
+		/* A probe gives the whole range of a lane back (take_range). */
 		if (scan->pass.lane_step == LANE_STEP_NONE)
 			skip_row(scan, row, DT_NOBEGIN, false);
 	}
@@ -405,4 +577,115 @@ lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode)
 	row->tuple = row_tuple(row->slot);
 	row->form = message_read(row->tuple);
 	return true;
+}
+
+/* --- What a pass collects --- */
+
+/* Returns the items of a list, enlarged if there is no room for one more. */
+void *
+scan_list_make_room(void *items, int n, int *size, Size item_size)
+{
+	if (n < *size)
+		return items;
+	*size = *size == 0 ? LIST_SIZE : *size * 2;
+	return items == NULL ? palloc(*size * item_size) :
+		repalloc(items, *size * item_size);
+}
+
+/* Add a copy of a message, which lasts until the pass ends. */
+static void
+add_message(ClaimScan *scan, ChosenMessages *list,
+			const ScanRow *row, bool locked)
+{
+	ChosenMessage *message;
+
+	list->items = scan_list_make_room(list->items, list->n, &list->size,
+									  sizeof(ChosenMessage));
+	message = &list->items[list->n++];
+	message->table = row->table;
+	message->tuple = message_scan_copy_row(scan->pass.rows, row);
+	message->form = row->form;
+	message->locked = locked;
+	message->lane = 0;
+}
+
+/* Add something that another transaction has locked to pass.busy. */
+void
+scan_list_add_busy(ClaimScan *scan, int64 id)
+{
+	BusyIds    *list = &scan->pass.busy;
+
+	list->items = scan_list_make_room(list->items, list->n, &list->size,
+									  sizeof(int64));
+	list->items[list->n++] = id;
+}
+
+/* Add a message to a list of what belongs to lanes. */
+void
+scan_list_add_range(LaneRanges *list, const ScanRow *row)
+{
+	LaneRange  *new;
+
+	list->items = scan_list_make_room(list->items, list->n, &list->size,
+									  sizeof(LaneRange));
+	new = &list->items[list->n++];
+	memset(new, 0, sizeof(LaneRange));
+	new->lane = message_lane(RelationGetDescr(row->table->heap), row->tuple);
+	new->range.first = new->range.last = message_id_number(row->form.id);
+	new->range.priority = row->form.priority;
+	new->range.due = DT_NOBEGIN;
+}
+
+/*
+ * Add a message to those that were delivered and may be unfinished, if it is
+ * one, and of a group with a bound.
+ */
+void
+scan_list_add_delivered(ClaimScan *scan, const ScanRow *row)
+{
+	if (scan->request.queue->group_concurrency > 0 &&
+		!heap_attisnull(row->tuple, Anum_message_group_key, NULL) &&
+		(row->form.claim_count > 0 || may_be_claimed(row)))
+		scan_list_add_range(&scan->pass.delivered, row);
+}
+
+/*
+ * Sort what was chosen, by priority and number: an earlier one may have become
+ * free after later ones were chosen.  Where lanes take turns, first comes one
+ * message of each lane, then the second ones, and so on.
+ */
+void
+scan_list_sort_chosen(ChosenMessages *chosen, bool in_turns)
+{
+	ChosenMessage *items = chosen->items;
+
+	if (chosen->n <= 1)
+		return;
+	qsort(items, chosen->n, sizeof(ChosenMessage), compare_in_lane);
+	if (!in_turns)
+		return;
+	items[0].place = 0;
+	for (int i = 1; i < chosen->n; i++)
+		items[i].place = items[i].lane == items[i - 1].lane ?
+			items[i - 1].place + 1 : 0;
+	qsort(items, chosen->n, sizeof(ChosenMessage), compare_places);
+}
+
+static int
+compare_in_lane(const void *a, const void *b)
+{
+	const ChosenMessage *x = a;
+	const ChosenMessage *y = b;
+
+	return x->lane != y->lane ? x->lane - y->lane :
+		message_id_compare(x->form.id, y->form.id);
+}
+
+static int
+compare_places(const void *a, const void *b)
+{
+	const ChosenMessage *x = a;
+	const ChosenMessage *y = b;
+
+	return x->place != y->place ? x->place - y->place : x->lane - y->lane;
 }

@@ -82,6 +82,12 @@ extern GroupTurn *group_turn_find(struct ScanPass *pass, LaneId lane);
 extern bool group_turn_is_bounded(const ClaimScan *scan, LaneId lane);
 extern bool group_turn_lock(ClaimScan *scan, GroupTurn *turn);
 extern void group_turn_unlock(ClaimScan *scan, GroupTurn *turn);
-extern bool group_turn_was_delivered(const ScanRow *row);
+extern int	group_turn_open(ClaimScan *scan, GroupTurn *turn,
+							const MessageRange *range, uint32 changes,
+							int wanted);
+extern void group_turn_close(ClaimScan *scan, GroupTurn *turn, bool is_full);
+extern void group_turns_end(ClaimScan *scan);
+extern void group_count_row(ClaimScan *scan, GroupCount *count,
+							const ScanRow *row);
 
 #endif							/* QUEUE_GROUP_TURN_H */

@@ -20,7 +20,7 @@
  *
  *	  2. Count.  If the groups have a bound, the pass locks the group of the
  *	  lane, without waiting, unless the lane is that of the messages without a
- *	  key, and counts how many messages may be taken (lane_count.c).
+ *	  key, and counts how many messages may be taken (group_turn.c).
  *
  *	  3. Take.  The pass reserves a range of the lane whose turn it is, scans
  *	  it, passing over the messages of other lanes, and chooses one message,
@@ -71,10 +71,8 @@
 #include "catalog/tables.h"
 #include "claim/claim_scan_internal.h"
 #include "claim/group_turn.h"
-#include "claim/lane_count.h"
 #include "claim/lane_scan.h"
 #include "claim/lane_takes.h"
-#include "claim/scan_lists.h"
 #include "map/availability.h"
 #include "map/availability_groups.h"
 #include "map/availability_reserve.h"
@@ -124,10 +122,8 @@ static int	lanes_at_once(const ClaimScan *scan, const ReserveRequest *request,
 static void give_back(ClaimScan *scan, int64 scanned_to);
 static int64 scan_lane(ClaimScan *scan, const GroupTurn *turn,
 					   const MessageRange *range, int wanted);
-static void probe_lane(ClaimScan *scan, GroupTurn *turn,
-					   const MessageRange *range);
-static void take_head(ClaimScan *scan, GroupTurn *turn,
-					  const MessageRange *range);
+static void take_range(ClaimScan *scan, const GroupTurn *turn,
+					   const MessageRange *range, int wanted);
 
 /*
  * Returns whether a pass can take the lanes of the queue in turn.  If not, it
@@ -147,7 +143,7 @@ lane_scan_has_lanes(ClaimScan *scan)
 	 * queue: wait for that, since it takes less than to read all here.
 	 */
 	while (!availability_knows_delivered(queue->id, queue->group_concurrency,
-										 &learns))
+										 &learns, &scan->changes))
 		if (!learns || !availability_wait_for_close(queue->id,
 													&scan->wait_until))
 			return false;
@@ -172,7 +168,6 @@ void
 lane_scan_pass(ClaimScan *scan)
 {
 	ScanPass   *pass = &scan->pass;
-	ChosenMessages *chosen = &scan->result.chosen;
 	ReserveRequest request;
 	Round		round = {0};
 	bool		goes_on = true;
@@ -198,8 +193,7 @@ lane_scan_pass(ClaimScan *scan)
 			goes_on = claim_scan_begin_again(scan);
 		request.now = pass->now = GetCurrentTimestamp();
 	}
-	if (chosen->n > 1)
-		scan_list_sort_chosen(chosen);
+	scan_list_sort_chosen(&scan->result.chosen, true);
 }
 
 /* Reserve something and scan it.  Returns false if the pass is done. */
@@ -385,7 +379,7 @@ take_of_lane(ClaimScan *scan, ReserveRequest *request,
 	ScanPass   *pass = &scan->pass;
 	ChosenMessages *chosen = &scan->result.chosen;
 	int			before = chosen->n;
-	GroupTurn   *turn;
+	GroupTurn  *turn;
 	int			wanted;
 
 	if (round->in_vain == 0)
@@ -405,7 +399,7 @@ take_of_lane(ClaimScan *scan, ReserveRequest *request,
 		{
 			turn = group_turn_find(pass, round->lane);
 			if (turn->is_locked && turn->taken == 0)
-				lane_count_close(scan, turn, false);
+				group_turn_close(scan, turn, false);
 		}
 
 		wanted = scan->request.limit - chosen->n;
@@ -418,24 +412,17 @@ take_of_lane(ClaimScan *scan, ReserveRequest *request,
 	wanted = round->wanted;
 	if (group_turn_is_bounded(scan, request->lane))
 	{
-		int			room = lane_count_open(scan, turn, range,
+		int			room = group_turn_open(scan, turn, range,
 										   request->lane_changes, wanted);
 
 		wanted = Min(wanted, room);
 	}
 
-	/*
-	 * If nothing of the lane may be taken now, all of the range goes back.
-	 * The head of a group is not in the range; probe_lane() looks at it, too.
-	 */
+	/* If nothing of the lane may be taken now, all of the range goes back. */
 	if (wanted <= 0)
 		give_back(scan, range->first - 1);
-	else if (scan->request.mode == CLAIM_SCAN_PROBE)
-		probe_lane(scan, turn, range);
-	else if (turn->count.has_head)
-		take_head(scan, turn, range);
 	else
-		give_back(scan, scan_lane(scan, turn, range, wanted));
+		take_range(scan, turn, range, wanted);
 	turn->room -= chosen->n - before;	/* where there is a bound */
 	turn->taken += chosen->n - before;
 	for (int i = before; i < chosen->n; i++)
@@ -606,35 +593,35 @@ scan_lane(ClaimScan *scan, const GroupTurn *turn, const MessageRange *range,
 	return scanned_to;
 }
 
-/* Find out whether the head of the group, or one of the range, is free. */
+/*
+ * Choose messages in the range of a lane, or the head of its group, which is
+ * not in the range and comes first.  A probe only finds out whether one is
+ * free.
+ */
 static void
-probe_lane(ClaimScan *scan, GroupTurn *turn, const MessageRange *range)
+take_range(ClaimScan *scan, const GroupTurn *turn, const MessageRange *range,
+		   int wanted)
 {
-	int64		scanned_to = scan_lane(scan, turn,
-									   turn->count.has_head ? &turn->count.head : range, 1);
+	ScanPass   *pass = &scan->pass;
+	bool		has_head = turn->count.has_head;
+	int			before = scan->result.chosen.n;
+	int64		scanned_to = scan_lane(scan, turn, has_head ?
+									   &turn->count.head : range, wanted);
 
-	if (scan->result.nfree == 0)
+	if (scan->result.nfree > 0)
 	{
-		/* The head comes first, so nothing in the range is free either. */
-		scan->pass.head_failed |= turn->count.has_head;
-		give_back(scan, turn->count.has_head ? range->first - 1 : scanned_to);
+		/* A claim is to find the lane as the probe has, with its turn. */
+		pass->skipped.n = 0;
+		availability_give_back(NULL, &pass->skipped, pass->now);
+		availability_keep_turn();
+		availability_close();
 		return;
 	}
-
-	/* A claim is to find the lane as it was, with its turn. */
-	scan->pass.skipped.n = 0;
-	availability_give_back(NULL, &scan->pass.skipped, scan->pass.now);
-	availability_keep_turn();
-	availability_close();
-}
-
-/* Choose the head of the group; all of the range goes back. */
-static void
-take_head(ClaimScan *scan, GroupTurn *turn, const MessageRange *range)
-{
-	int			before = scan->result.chosen.n;
-
-	(void) scan_lane(scan, turn, &turn->count.head, 1);
-	scan->pass.head_failed = scan->result.chosen.n == before;
-	give_back(scan, range->first - 1);
+	if (has_head)
+	{
+		/* Nothing in the range may overtake the head. */
+		pass->head_failed = scan->result.chosen.n == before;
+		scanned_to = range->first - 1;
+	}
+	give_back(scan, scanned_to);
 }

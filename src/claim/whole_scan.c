@@ -40,9 +40,6 @@
 #include "catalog/message_id.h"
 #include "claim/claim_scan_internal.h"
 #include "claim/group_turn.h"
-#include "claim/lane_count.h"
-#include "claim/scan_lists.h"
-#include "claim/scan_row.h"
 #include "claim/whole_scan.h"
 #include "map/availability_groups.h"
 #include "queue/group.h"
@@ -61,13 +58,11 @@ void
 whole_scan_pass(ClaimScan *scan)
 {
 	ScanPass   *pass = &scan->pass;
-	const Queue *queue = scan->request.queue;
-	bool		is_bounded = scan->has_groups && queue->group_concurrency > 0;
+	bool		is_bounded = scan->has_groups &&
+	scan->request.queue->group_concurrency > 0;
 	ScanRow		row;
 
-	if (scan->has_groups)
-		pass->changes = availability_begin_groups(queue->id,
-												  queue->group_concurrency);
+	Assert(!availability_is_reserving() && pass->turns.n == 0);
 	if (is_bounded)
 	{
 		count_groups(scan);
@@ -117,7 +112,7 @@ count_groups(ClaimScan *scan)
 										row.tuple);
 
 		if (group_turn_is_bounded(scan, lane))
-			lane_count_row(scan, &group_turn_find(pass, lane)->count, &row);
+			group_count_row(scan, &group_turn_find(pass, lane)->count, &row);
 	}
 	message_scan_end_parts(pass->rows);
 }
@@ -201,6 +196,8 @@ scan_whole_row(ClaimScan *scan, ScanRow *row)
 	claim_scan_row(scan, row);
 	if (turn != NULL)
 	{
+		/* Without the lock of the group, the count would not hold. */
+		Assert(turn->is_locked || scan->result.chosen.n == before);
 		turn->taken += scan->result.chosen.n - before;
 		turn->room -= scan->result.chosen.n - before;
 	}
@@ -209,8 +206,8 @@ scan_whole_row(ClaimScan *scan, ScanRow *row)
 /* --- The end of a pass --- */
 
 /*
- * If nothing is free, clear the flag that something may be.  But what was
- * locked, or changed meanwhile, or has to wait for a rate, may be free at any
+ * If nothing is free in a queue whose groups have a bound, clear the flag that
+ * something may be.  But what was locked, or changed meanwhile, or has to wait for a rate, may be free at any
  * moment.
  */
 void
@@ -218,8 +215,9 @@ whole_scan_end(ClaimScan *scan)
 {
 	const ScanPass *pass = &scan->pass;
 
-	if (pass->changes != 0 && scan->result.chosen.n == 0 &&
-		scan->result.nfree == 0 && !pass->met_locked &&
-		!pass->met_locked_group && !pass->met_changed && !pass->met_rate)
-		availability_found_nothing(scan->request.queue->id, pass->changes);
+	if (scan->changes != 0 && !pass->uses_map &&
+		scan->result.chosen.n == 0 && scan->result.nfree == 0 &&
+		!pass->met_locked && !pass->met_locked_group && !pass->met_changed &&
+		!pass->met_rate)
+		availability_found_nothing(scan->request.queue->id, scan->changes);
 }

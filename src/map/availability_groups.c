@@ -40,7 +40,6 @@
 #include "shmem/shmem.h"
 
 static AvailabilityMap *find_own_map(int32 queue_id);
-static void unlock_groups(AvailabilityMap *map, bool is_new);
 
 /* Returns the map of a queue, locked; or NULL if there is none. */
 static AvailabilityMap *
@@ -77,42 +76,6 @@ availability_log_forgotten(int32 queue_id)
 	ereport(DEBUG2,
 			(errmsg_internal("the availability map of queue number %d has forgotten all: the queue has groups, or another bound of them",
 							 queue_id)));
-}
-
-/* Unlock a map of which availability_set_lanes() has returned is_new. */
-static void
-unlock_groups(AvailabilityMap *map, bool is_new)
-{
-	int32		queue_id = map_queue_id(map);
-
-	if (!is_new)
-	{
-		LWLockRelease(&map->lock);
-		return;
-	}
-
-	/* The worker has to read the queue for its lanes. */
-	availability_unlock_and_wake(map, 0);
-	availability_log_forgotten(queue_id);
-}
-
-/*
- * A claim or a probe begins to scan all of a queue with groups.  Returns a
- * number for availability_found_nothing(), or 0 if there is no map.
- */
-uint32
-availability_begin_groups(int32 queue_id, int bound)
-{
-	AvailabilityMap *map = find_own_map(queue_id);
-	uint32		changes;
-	bool		is_new;
-
-	if (map == NULL)
-		return 0;
-	is_new = availability_set_lanes(map, bound);
-	changes = map->changes;
-	unlock_groups(map, is_new);
-	return changes;
 }
 
 /*
@@ -215,27 +178,33 @@ availability_is_first(int32 queue_id, LaneId lane, const MessageRange *range)
 /*
  * Returns whether the lanes tell a claim with this bound how many messages
  * are under live claims.  If not, *learns says whether the worker is about to
- * read the queue for them.
+ * read the queue for them.  Sets *changes to a number for
+ * availability_found_nothing(), 0 if there is no map.
  */
 bool
-availability_knows_delivered(int32 queue_id, int bound, bool *learns)
+availability_knows_delivered(int32 queue_id, int bound, bool *learns,
+							 uint32 *changes)
 {
 	AvailabilityMap *map = find_own_map(queue_id);
-	bool		is_new;
+	bool		result;
 
 	*learns = false;
+	*changes = 0;
 	if (map == NULL)
 		return false;
-	is_new = availability_set_lanes(map, bound);
-	if (!map->knows_delivered)
-		*learns = availability_is_learning(map);
-	else
+	if (availability_set_lanes(map, bound))
 	{
-		LWLockRelease(&map->lock);
-		return true;
+		/* The worker has to read the queue for its lanes. */
+		*learns = availability_is_learning(map);
+		availability_unlock_and_wake(map, 0);
+		availability_log_forgotten(queue_id);
+		return false;
 	}
-	unlock_groups(map, is_new);
-	return false;
+	result = map->knows_delivered;
+	*learns = availability_is_learning(map);
+	*changes = map->changes;
+	LWLockRelease(&map->lock);
+	return result;
 }
 
 /*

@@ -15,7 +15,6 @@
 #include "map/availability.h"
 #include "map/message_ranges.h"
 
-extern uint32 availability_begin_groups(int32 queue_id, int bound);
 extern void availability_found_nothing(int32 queue_id, uint32 changes);
 
 /* Groups with a bound */
@@ -27,7 +26,7 @@ extern void availability_give_turn(int32 queue_id, LaneId lane);
 extern bool availability_is_first(int32 queue_id, LaneId lane,
 								  const MessageRange *range);
 extern bool availability_knows_delivered(int32 queue_id, int bound,
-										 bool *learns);
+										 bool *learns, uint32 *changes);
 extern uint64 availability_begin_delivered(int32 queue_id, int bound);
 extern void availability_end_delivered(int32 queue_id, uint64 incarnation,
 									   bool is_unknown);

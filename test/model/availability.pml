@@ -897,7 +897,7 @@ proctype claimer(byte me)
 
 again:
 	skip;
-	/* claim_scan_begin(), map_scan_pass() */
+	/* claim_scan_begin(), claim_scan_map() */
 	d_step {
 		calls--;
 		chosen = NONE;
