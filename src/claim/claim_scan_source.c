@@ -52,7 +52,6 @@
 #define WIDTH_STEP			32
 #define WIDTH_MAX			(PG_INT64_MAX / 16)
 
-static bool fits_into_claim(const ClaimScan *scan, const MessageForm *form);
 static void scan_added(ClaimScan *scan);
 static void add_own(ClaimScan *scan);
 static bool reserve_and_scan(ClaimScan *scan, ReserveRequest *request);
@@ -68,41 +67,33 @@ claim_scan_push_snapshot(ClaimScan *scan)
 }
 
 /*
- * Returns whether the message can be in one claim with those that are chosen
- * already.
+ * Returns whether the claim ends before this message, because it would be
+ * chosen and cannot be in one claim with those that are chosen already.  One
+ * that is not free is passed over.
  */
-static bool
-fits_into_claim(const ClaimScan *scan, const MessageForm *form)
+bool
+claim_scan_ends_before(const ClaimScan *scan, const ScanRow *row)
 {
 	const ClaimScanResult *result = &scan->result;
-	int64		number = message_id_number(form->id);
+	int64		number = message_id_number(row->form.id);
+	bool		fits;
 
 	if (result->chosen.n == 0)
-		return true;
+		return false;
+
+	/* The distance of the claim's numbers is stored in its claim_span. */
+	fits = Max(result->max_number, number) -
+		Min(result->min_number, number) <= PG_INT32_MAX;
 
 	/*
 	 * A job that was attempted before is claimed alone, because it may have
 	 * crashed the server: no other message is to lose an attempt with it.
 	 */
 	if (scan->request.isolates &&
-		(form->claim_count > 0 ||
+		(row->form.claim_count > 0 ||
 		 result->chosen.items[0].form.claim_count > 0))
-		return false;
-
-	/* The distance of the claim's numbers is stored in its claim_span. */
-	return Max(result->max_number, number) -
-		Min(result->min_number, number) <= PG_INT32_MAX;
-}
-
-/*
- * Returns whether the claim ends before this message, because it would be
- * chosen and does not fit.  One that is not free is passed over.
- */
-bool
-claim_scan_ends_before(const ClaimScan *scan, const ScanRow *row)
-{
-	return !fits_into_claim(scan, &row->form) &&
-		scan_row_class(scan, row) == MESSAGE_FREE;
+		fits = false;
+	return !fits && scan_row_class(scan, row) == MESSAGE_FREE;
 }
 
 /* Returns whether another message has to be scanned. */
