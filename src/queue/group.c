@@ -106,9 +106,11 @@ group_make_room(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	if (!is_of_bounded_group(queue, tuple))
 		return;
 	form = message_read(tuple);
-	pending_record_room(&form,
-						message_lane(RelationGetDescr(table->heap), tuple),
-						is_finished);
+
+	/* A rollback makes no room. */
+	pending_record_change(&form, is_finished ? TARGET_ROOM : TARGET_TURN,
+						  message_lane(RelationGetDescr(table->heap), tuple),
+						  DT_NOEND, DT_NOBEGIN);
 }
 
 /* --- Pops --- */
