@@ -147,14 +147,9 @@ static bool extend_latest(const QueueRecords *entry, const PendingChange *new);
 static QueueRecords *find_records(int32 queue_id);
 static QueueRecords *insert_records(int32 queue_id);
 static void make_own(QueueRecords *entry, TimestampTz now);
-static void return_record(const PendingChange *record, TimestampTz now,
-						  TimestampTz due);
-static void return_at_end(const PendingChange *record, bool commit,
-						  TimestampTz now);
 static void return_records(int first, XactEvent event);
 static void forget_queues(void);
 static bool all_is_recorded(void);
-static bool end_uses_maps(void);
 
 /* To be called as the postmaster loads the library. */
 void
@@ -492,29 +487,36 @@ pending_has_lane(int32 queue_id, LaneId lane)
 
 /* --- The end of a transaction --- */
 
-/* Return the range of a record to the map, as free from "due" on. */
-static void
-return_record(const PendingChange *record, TimestampTz now, TimestampTz due)
+/* Return a record, as free as the end of its transaction makes it. */
+void
+pending_return(const PendingChange *record, bool commit)
 {
-	MessageRange range;
+	MessageRange range = record->range;
 
+	/*
+	 * A message that was pushed or released is free now, one that was claimed
+	 * when the claim ends.  A lock or a deletion frees nothing.  After a
+	 * rollback the message is as it was before.
+	 */
+	if (!commit)
+		range.due = record->due_before;
+	if (range.due == DT_NOEND)
+		return;
 	switch (record->target)
 	{
 		case TARGET_MESSAGES:
-			range = record->range;
-			range.due = due;
 			availability_return(record->extension, record->queue_id,
 								record->lane, &range, record->expires_at,
-								now);
+								GetCurrentTimestamp());
 			break;
 		case TARGET_DELAYED:
 			availability_return_delayed(record->extension, record->queue_id,
-										due, record->expires_at);
+										range.due, record->expires_at);
 			break;
 		case TARGET_ROOM:
 		case TARGET_TURN:
 			availability_make_room(record->extension, record->queue_id,
-								   record->lane, &record->range,
+								   record->lane, &range,
 								   record->target == TARGET_ROOM);
 			break;
 		case TARGET_QUEUE:
@@ -529,21 +531,6 @@ return_record(const PendingChange *record, TimestampTz now, TimestampTz due)
 	}
 }
 
-/* Return a record, as free as this end of the transaction makes it. */
-static void
-return_at_end(const PendingChange *record, bool commit, TimestampTz now)
-{
-	/*
-	 * A message that was pushed or released is free now, one that was claimed
-	 * when the claim ends.  A lock or a deletion frees nothing.  After a
-	 * rollback the message is as it was before.
-	 */
-	TimestampTz due = commit ? record->range.due : record->due_before;
-
-	if (due != DT_NOEND)
-		return_record(record, now, due);
-}
-
 /*
  * Return the records from "first" on, or leave them to the worker, except for
  * those of messages in a queue that has been forgotten.
@@ -551,8 +538,6 @@ return_at_end(const PendingChange *record, bool commit, TimestampTz now)
 static void
 return_records(int first, XactEvent event)
 {
-	TimestampTz now = GetCurrentTimestamp();
-
 	Assert(xact_has_ended);
 	for (int i = first; i < records.n; i++)
 	{
@@ -562,7 +547,7 @@ return_records(int first, XactEvent event)
 			find_records(record->queue_id)->is_forgotten)
 			continue;
 		if (event != XACT_EVENT_PREPARE)
-			return_at_end(record, event == XACT_EVENT_COMMIT, now);
+			pending_return(record, event == XACT_EVENT_COMMIT);
 
 		/*
 		 * When the prepared transaction ends, it unlocks its groups at once,
@@ -606,13 +591,6 @@ all_is_recorded(void)
 	return false;
 }
 
-/* For the worker: return a change of a transaction that was prepared. */
-void
-pending_return_prepared(const PendingChange *record, bool commit)
-{
-	return_at_end(record, commit, GetCurrentTimestamp());
-}
-
 /*
  * Rows may have been written that are not recorded: make all maps of the
  * extension forget what they know, and wake the sessions that wait; the worker
@@ -628,14 +606,6 @@ pending_forget_all(Oid extension)
 	database_map_missing(database_of(MyDatabaseId), DT_NOBEGIN);
 }
 
-/* Returns whether the end of the (sub)transaction has to use maps. */
-static bool
-end_uses_maps(void)
-{
-	return records.n > 0 || OidIsValid(restored) ||
-		availability_is_reserving();
-}
-
 /* Callback after commit, prepare or abort; in the order of NOTES. */
 static void
 pending_end(XactEvent event)
@@ -646,18 +616,16 @@ pending_end(XactEvent event)
 	 */
 	availability_end_wait(event == XACT_EVENT_ABORT);
 	segment_end_transaction(event == XACT_EVENT_COMMIT);
-	if (end_uses_maps())
-	{
-		/* Rows were written by other SQL, which records no changes. */
-		if (OidIsValid(restored) && event == XACT_EVENT_COMMIT)
-			pending_forget_all(restored);
-		forget_queues();
-		return_records(0, event);
-		availability_end_move(event == XACT_EVENT_COMMIT);
 
-		/* A claim that has failed has left its reservation open. */
-		availability_close_all();
-	}
+	/* Rows were written by other SQL, which records no changes. */
+	if (OidIsValid(restored) && event == XACT_EVENT_COMMIT)
+		pending_forget_all(restored);
+	forget_queues();
+	return_records(0, event);
+	availability_end_move(event == XACT_EVENT_COMMIT);
+
+	/* A claim that has failed has left its reservation open. */
+	availability_close_all();
 	if (event == XACT_EVENT_PREPARE)
 		prepared_add(all_is_recorded());
 	Assert(!availability_is_reserving());
@@ -678,8 +646,6 @@ pending_roll_back(int first)
 	availability_end_wait(true);
 	segment_forget_published();
 	own_epoch++;
-	if (!end_uses_maps())
-		return;
 
 	/* Changes that are not recorded may be of this subtransaction. */
 	forget_queues();

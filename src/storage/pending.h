@@ -73,7 +73,7 @@ extern bool pending_has_lane(int32 queue_id, LaneId lane);
 
 /* For prepared.c */
 extern const PendingChange *pending_record(int i);
-extern void pending_return_prepared(const PendingChange *record, bool commit);
+extern void pending_return(const PendingChange *record, bool commit);
 extern void pending_forget_all(Oid extension);
 
 #endif							/* QUEUE_PENDING_H */

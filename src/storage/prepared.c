@@ -257,7 +257,7 @@ return_item(const PreparedItem *item)
 				counts_return_prepared(&item->record.depths, item->xid);
 			break;
 		case PREPARED_CHANGE:
-			pending_return_prepared(&item->record.change, commit);
+			pending_return(&item->record.change, commit);
 			break;
 		case PREPARED_BATCH:
 			batches_report(&item->record.batch, commit);

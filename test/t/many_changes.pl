@@ -93,6 +93,9 @@ sub change_then
 			FROM queue_claim('$late', 600, 0, 1)"),
 		'l3|1', '... what it has pushed since');
 	is($one->query_safe(claim($late)), 'l3', '... and what it has given back');
+	$one->query_safe(
+		"SELECT queue_push('$late', '\"low\"', priority => 0), queue_push('$late', '\"high\"', priority => 9)");
+	is($one->query_safe(claim($late, 1)), $_, "... $_ priority") foreach 'high', 'low';
 	is($one->query_safe(claim($late)), '', '... and no more');
 	$one->query_safe(push_sql($late, 'l4'));
 	return;
@@ -195,6 +198,7 @@ try_end(
 		is(free_ones($queue{'two claims'}),
 			'm2 m3', 'savepoint: the second claim is rolled back');
 		check_free('savepoint', 0);
+		is($one->query_safe(claim($queue{'late'})), 'old', 'savepoint: to itself as well');
 		$one->query_safe('COMMIT');
 		check_changed('savepoint');
 		is(free_ones($queue{'two claims'}), 'm2 m3', 'savepoint: the first claim stays');
