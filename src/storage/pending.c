@@ -286,11 +286,15 @@ pending_record_change(const MessageForm *form, PendingTarget target,
 	entry = insert_records(form->queue_id);
 	if (target == TARGET_MESSAGES || target == TARGET_DELAYED)
 		entry->first_due = Min(entry->first_due, due);
+
+	/* Own claims find it there, whether it is recorded or not. */
 	if (target == TARGET_MESSAGES && due != DT_NOEND && entry->own != NULL)
 		message_ranges_add(entry->own, &new.range,
 						   GetCurrentStatementStartTimestamp());
 	if (extend_latest(entry, &new))
 		return;
+
+	/* A queue as a whole has few records, which are needed in any case. */
 	if (records.n < RECORDS_MAX || target >= TARGET_QUEUE)
 	{
 		new.previous = entry->latest;
