@@ -85,6 +85,7 @@ sub change_then
 
 	my $late = $queue{'late'};
 	$one->query_safe(push_sql($late, 'l1', 'l2'));
+	is(free_ones($late), 'old', 'a claim of others passes that');
 	is($one->query_safe(claim($late, 2)), 'old l1', '... and what it has not recorded');
 	$one->query_safe(push_sql($late, 'l3'));
 	is($one->query_safe(claim($late, 1)), 'l2', '... the rest of it');
@@ -95,6 +96,7 @@ sub change_then
 	is($one->query_safe(claim($late)), 'l3', '... and what it has given back');
 	$one->query_safe(
 		"SELECT queue_push('$late', '\"low\"', priority => 0), queue_push('$late', '\"high\"', priority => 9)");
+	is(free_ones($late), '', 'others pass it');
 	is($one->query_safe(claim($late, 1)), $_, "... $_ priority") foreach 'high', 'low';
 	is($one->query_safe(claim($late)), '', '... and no more');
 	$one->query_safe(push_sql($late, 'l4'));
