@@ -113,7 +113,7 @@ claim_scan_end_groups(ClaimScan *scan)
 		/*
 		 * Something is left, and other sessions may have skipped the group
 		 * because of our lock.  The end of the transaction wakes those that
-		 * wait, as pending_record_unlock() has it do for a lane.
+		 * wait, as lane_scan_end() has it do for a lane.
 		 */
 		if (group_candidates_has_turn(scan, group))
 			group_make_room(scan->request.queue,

@@ -191,15 +191,9 @@ skip_row(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool is_locked)
 		pass->lane_step == LANE_STEP_NONE)
 		return;
 
-	/*
-	 * It is one of our own, of which the map knows nothing yet; or no range
-	 * is scanned, and own_skipped is not read.
-	 */
-	if (!row->in_range)
-	{
-		pass->own_skipped = true;
+	/* No range is scanned, so there is none to return it to. */
+	if (!row->in_range && pass->own.n == 0)
 		return;
-	}
 	range.first = range.last = message_id_number(row->form.id);
 	range.priority = row->form.priority;
 	range.due = due;
@@ -207,7 +201,10 @@ skip_row(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool is_locked)
 	range.is_locked = is_locked;
 	range.scanned_at = pass->now;
 	range.is_swept = false;
-	message_ranges_add(&pass->skipped, &range, pass->now);
+
+	/* The map knows nothing yet of what our transaction has made free. */
+	message_ranges_add(row->in_range ? &pass->skipped : &pass->own_skipped,
+					   &range, pass->now);
 }
 
 /* --- Messages that are removed or moved --- */

@@ -34,7 +34,7 @@
 #include "map/availability_view.h"
 #include "map/message_ranges.h"
 #include "storage/message_scan.h"
-#include "storage/pending_own.h"
+#include "storage/pending.h"
 #include "storage/segment.h"
 
 /* How the ranges that a claim reserves grow while they hold nothing free */
@@ -229,23 +229,32 @@ void
 claim_scan_add_own(ClaimScan *scan)
 {
 	ScanPass   *pass = &scan->pass;
-	OwnRanges	own = {0};
 
-	pass->own_scans = pending_take_own(scan->request.queue->id, pass->now,
-									   &own);
+	pending_take_own(scan->request.queue->id, pass->now, &pass->own);
+	pass->own_skipped.n = 0;
 	pass->own_scanned_to = 0;
 
 	/* Some may be in a range of the map too, and are met twice then. */
-	for (int i = 0; i < own.n && !message_scan_is_blocked(pass->rows); i++)
+	for (int i = 0; i < pass->own.n && !message_scan_is_blocked(pass->rows);
+		 i++)
 		do
 		{
 			claim_scan_push_snapshot(scan);
-			message_scan_add_numbers(pass->rows, own.items[i].priority,
-									 own.items[i].first, own.items[i].last);
+			message_scan_add_numbers(pass->rows, pass->own.items[i].priority,
+									 pass->own.items[i].first,
+									 pass->own.items[i].last);
 		} while (!message_scan_is_blocked(pass->rows) &&
 				 segment_snapshot_is_stale());
-	if (own.items != NULL)
-		pfree(own.items);
+}
+
+/* Return what was added of them and was scanned only up to this message. */
+void
+claim_scan_return_own(ClaimScan *scan, int64 scanned_to)
+{
+	if (scan->pass.own.n > 0)
+		pending_return_own(scan->request.queue->id, scan->pass.now,
+						   &scan->pass.own, &scan->pass.own_skipped,
+						   scanned_to);
 }
 
 /*

@@ -36,7 +36,7 @@
 #include "queue/group.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
-#include "storage/pending_own.h"
+#include "storage/pending.h"
 #include "storage/segment.h"
 
 /* What is counted of a lane, and what that has found */

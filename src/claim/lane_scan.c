@@ -87,7 +87,7 @@
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
-#include "storage/pending_own.h"
+#include "storage/pending.h"
 #include "storage/prepared.h"
 #include "storage/segment.h"
 #include "util/hash.h"
@@ -694,7 +694,7 @@ lane_scan_end(ClaimScan *scan)
 		if (turn->group.taken == 0)
 			lane_count_close(scan, turn, false);
 		else
-			pending_record_unlock(scan->request.queue->id,
-								  turn->group.lane);
+			pending_record_queue(scan->request.queue->id, TARGET_TURN,
+								 turn->group.lane);
 	}
 }

@@ -31,7 +31,6 @@
 #include "map/availability_view.h"
 #include "map/message_ranges.h"
 #include "storage/message_scan.h"
-#include "storage/pending_own.h"
 #include "storage/segment.h"
 
 /* Ranges that one pass scans: far more than there can be */
@@ -69,7 +68,7 @@ map_scan_pass(ClaimScan *scan)
 			goes_on = reserve_and_scan(scan, &request);
 		if (message_scan_is_blocked(pass->rows))
 		{
-			pending_rescan_own(pass->own_scans, 0);
+			claim_scan_return_own(scan, 0);
 			goes_on = claim_scan_begin_again(scan);
 			if (goes_on)
 				claim_scan_add_own(scan);
@@ -87,10 +86,9 @@ map_scan_pass(ClaimScan *scan)
 	 * A claim that is complete may have left rows that it has added and not
 	 * scanned: they are left to our next claim.
 	 */
-	if (pass->own_skipped)
-		pending_rescan_own(pass->own_scans, 0);
-	else if (!claim_scan_wants_more(scan))
-		pending_rescan_own(pass->own_scans, pass->own_scanned_to);
+	claim_scan_return_own(scan, claim_scan_wants_more(scan) ?
+						  message_id_make(NUMBERS_END - 1, 0, 0) :
+						  pass->own_scanned_to);
 }
 
 /*
@@ -183,7 +181,7 @@ map_scan_probe(ClaimScan *scan)
 		claim_scan_added(scan);
 
 		/* Our next claim has to find our own messages too. */
-		pending_rescan_own(pass->own_scans, 0);
+		claim_scan_return_own(scan, 0);
 		if (scan->result.nfree > 0)
 			return;
 

@@ -16,10 +16,6 @@
  *	  the map, and when there is no room for what was delivered.  As long as
  *	  it is not set, claims read the whole queue (claim_scan_groups.c).
  *
- *	  3. After a transaction with very many changes it may not be known in
- *	  which lanes these were (pending_list.c).  Then the map forgets what it
- *	  knows, with or without a bound (availability_clear_lanes).
- *
  * src/map/availability_groups.c
  *
  *-------------------------------------------------------------------------
@@ -178,27 +174,6 @@ availability_make_room(Oid extension, int32 queue_id, LaneId lane,
 		!map->knows_delivered || availability_pick_overflow(map) >= 0;
 	availability_unlock_and_wake(map, has_turn ?
 								 range->last - range->first + 1 : 0);
-}
-
-/*
- * A transaction has ended which has changed messages of several lanes, and it
- * is not known which ones.  If the queue has lanes, the map forgets what it
- * knows, and the sessions that wait probe.
- */
-void
-availability_clear_lanes(Oid extension, int32 queue_id)
-{
-	AvailabilityMap *map = shmem_find_map(extension, queue_id);
-
-	if (map == NULL)
-		return;
-	if (map->has_lanes)
-	{
-		availability_clear(map);
-		availability_unlock_and_wake(map, INT_MAX);
-	}
-	else
-		LWLockRelease(&map->lock);
 }
 
 /*

@@ -419,11 +419,12 @@ availability_drop_queue(Oid extension, int32 queue_id)
 }
 
 /*
- * The queue has come from another server, or gone there: forget all, wake the
- * sessions that wait, and have listeners notified.
+ * The queue has come from another server, or gone there, or it is not known
+ * what a transaction has changed in it: forget all, wake the sessions that
+ * wait, and have listeners notified.
  */
 void
-availability_move_queue(Oid extension, int32 queue_id)
+availability_forget_queue(Oid extension, int32 queue_id)
 {
 	AvailabilityMap *map = shmem_find_map(extension, queue_id);
 
@@ -434,6 +435,7 @@ availability_move_queue(Oid extension, int32 queue_id)
 		return;
 	}
 	availability_reset(map);
+	examine_again(map);
 	availability_unlock_and_wake(map, INT_MAX);
 }
 

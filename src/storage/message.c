@@ -125,10 +125,11 @@ record_change(MessageTable *table, HeapTuple tuple, TimestampTz due_before,
 	MessageForm form = message_read(tuple);
 
 	if (segment_is_delayed(table->segment))
-		pending_record_delayed(&form, due_before, due);
+		pending_record_change(&form, TARGET_DELAYED, LANE_WITHOUT_KEY,
+							  due_before, due);
 	else
-		pending_record_message(&form, lane_of_row(table, tuple), due_before,
-							   due);
+		pending_record_change(&form, TARGET_MESSAGES,
+							  lane_of_row(table, tuple), due_before, due);
 	segment_publish(table->segment, message_id_number(form.id));
 }
 

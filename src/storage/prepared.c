@@ -38,7 +38,7 @@
 #include "shmem/shmem.h"
 #include "storage/batches.h"
 #include "storage/counts.h"
-#include "storage/pending_internal.h"
+#include "storage/pending.h"
 #include "storage/prepared.h"
 
 #define PREPARED_MAX	4096	/* items */
@@ -146,7 +146,9 @@ void
 prepared_add(bool all)
 {
 	const CountRecord *count;
+	const PendingChange *change;
 	const BatchRecord *batch;
+	int			nchanges = 0;
 	int			ncounts = 0;
 	int			nbatches = 0;
 	int			n;
@@ -155,7 +157,9 @@ prepared_add(bool all)
 		ncounts++;
 	while (batches_record(nbatches) != NULL)
 		nbatches++;
-	n = ncounts + pending_list.n + nbatches;
+	while (pending_record(nchanges) != NULL)
+		nchanges++;
+	n = ncounts + nchanges + nbatches;
 	if (all && n == 0)
 		return;
 	shmem_lock(&shared->lock, LW_EXCLUSIVE);
@@ -175,9 +179,9 @@ prepared_add(bool all)
 	for (int i = 0; (count = counts_record(i)) != NULL; i++)
 		if (counts_prepare(count, &next_item(PREPARED_DEPTHS)->record.depths))
 			shared->n++;
-	for (int i = 0; i < pending_list.n; i++)
+	for (int i = 0; (change = pending_record(i)) != NULL; i++)
 	{
-		next_item(PREPARED_CHANGE)->record.change = *pending_list_at(i);
+		next_item(PREPARED_CHANGE)->record.change = *change;
 		shared->n++;
 	}
 	for (int i = 0; (batch = batches_record(i)) != NULL; i++)
@@ -253,7 +257,7 @@ return_item(const PreparedItem *item)
 				counts_return_prepared(&item->record.depths, item->xid);
 			break;
 		case PREPARED_CHANGE:
-			pending_return_prepared(&item->record.change, commit);
+			pending_return(&item->record.change, commit);
 			break;
 		case PREPARED_BATCH:
 			batches_report(&item->record.batch, commit);
