@@ -26,8 +26,8 @@
  *
  *	  What was counted is added to the availability map of the queue when the
  *	  transaction has committed.  The worker moves events from there to the
- *	  table of counters (counters.c).  Depths stay in the map; depth_state.c
- *	  says to what they are added, and what loses them.  A queue without a map
+ *	  table of counters (counters.c), and so the last error of a queue, which is
+ *	  left in error_state.c.  Depths stay in the map; depth_state.c says to what they are added, and what loses them.  A queue without a map
  *	  has no messages, or the depths are not known.
  *
  *	  The events of a transaction that is prepared count at once, as if it had
@@ -42,6 +42,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "mb/pg_wchar.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -50,6 +51,7 @@
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
 #include "shmem/depth_state.h"
+#include "shmem/error_state.h"
 #include "shmem/shmem.h"
 #include "storage/counts.h"
 
@@ -168,9 +170,11 @@ counts_move_row(int32 queue_id, int64 id, QueueDepth from, QueueDepth to)
 
 /* Set the last error of a queue, if the subtransaction commits. */
 void
-counts_set_error(int32 queue_id, const char *error, int length)
+counts_set_error(int32 queue_id, const char *error)
 {
 	CountRecord *record = count_record(queue_id, 0, false);
+	int			length = pg_mbcliplen(error, strlen(error),
+									  QUEUE_ERROR_LENGTH);
 
 	record->error = MemoryContextAlloc(TopTransactionContext, length + 1);
 	memcpy(record->error, error, length);
@@ -381,7 +385,7 @@ adds_depths(const CountRecord *record, XactEvent event, uint64 *generation)
 
 /*
  * Callback after commit, prepare or abort: add all records to the maps of
- * their queues, and wake the worker.
+ * their queues, leave errors for the worker, and wake it.
  */
 static void
 counts_after_end(XactEvent event)
@@ -399,6 +403,12 @@ counts_after_end(XactEvent event)
 		if (depths || !all_zero(record->n, JOB_COUNTERS))
 			wake |= add_record_to_map(record, find_counted_map(record, depths),
 									  generation, depths);
+		if (record->error != NULL)
+		{
+			error_state_set(record->extension, record->queue_id,
+							record->error, record->error_at);
+			wake = true;
+		}
 	}
 	if (wake)
 		database_wake(GetCurrentTimestamp() + COUNTS_PAUSE, false);

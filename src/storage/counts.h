@@ -58,7 +58,7 @@ extern void counts_add_rows(int32 queue_id, int64 first, int64 last,
 							QueueDepth depth, int n);
 extern void counts_move_row(int32 queue_id, int64 id, QueueDepth from,
 							QueueDepth to);
-extern void counts_set_error(int32 queue_id, const char *error, int length);
+extern void counts_set_error(int32 queue_id, const char *error);
 
 /* What was counted: the records are those from 0 on; NULL at the end */
 extern const CountRecord *counts_record(int i);
