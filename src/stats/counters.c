@@ -81,9 +81,7 @@ typedef struct CounterForm
 
 static bool counters_table_add(CounterRow *add);
 static void counters_table_read(CounterRow *row);
-static List *counters_table_with_errors(void);
 static Datum form_error(const char *error);
-static HeapTuple form_counter_row(Relation rel, const CounterRow *add);
 static HeapTuple fetch_counter_row(Relation rel, Relation index,
 								   int32 queue_id);
 static void add_counts_of_map(CounterRow *row, bool take);
@@ -233,6 +231,9 @@ counters_read(int32 queue_id, CounterRow *row)
 List *
 counters_with_errors(void)
 {
+	Relation	rel = catalog_open(CATALOG_JOB_COUNTER, AccessShareLock, NULL);
+	RowScan		scan;
+	HeapTuple	tuple;
 	const CountRecord *record;
 	List	   *ids = NIL;
 	QueueError	error;
@@ -241,7 +242,16 @@ counters_with_errors(void)
 	/* Before the rows, as in counters_read() */
 	while (error_state_next(&from, &error))
 		ids = lappend_int(ids, error.queue_id);
-	ids = list_concat(ids, counters_table_with_errors());
+	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!heap_attisnull(tuple, Anum_job_counter_last_error, NULL))
+			ids = lappend_int(ids,
+							  ((CounterForm *) GETSTRUCT(tuple))->queue_id);
+	}
+	row_scan_end(&scan);
+	table_close(rel, AccessShareLock);
 	for (int i = 0; (record = counts_record(i)) != NULL; i++)
 		if (record->error != NULL)
 			ids = lappend_int(ids, record->queue_id);
@@ -249,7 +259,7 @@ counters_with_errors(void)
 	return ids;
 }
 
-/* --- Forming rows --- */
+/* --- Writing a row --- */
 
 static Datum
 form_error(const char *error)
@@ -259,33 +269,6 @@ form_error(const char *error)
 	SET_VARSIZE(bytes, VARHDRSZ + QUEUE_ERROR_LENGTH);
 	memcpy(VARDATA(bytes), error, Min(strlen(error), QUEUE_ERROR_LENGTH));
 	return PointerGetDatum(bytes);
-}
-
-/*
- * Form the first row of a queue.  Returns NULL if the queue does not exist.
- * The counts are added in place later.
- */
-static HeapTuple
-form_counter_row(Relation rel, const CounterRow *add)
-{
-	Datum		values[Natts_job_counter] = {0};
-	bool		isnull[Natts_job_counter] = {false};
-	HeapTuple	tuple;
-	CounterForm *form;
-
-	isnull[Anum_job_counter_last_error - 1] = add->error == NULL;
-	if (add->error != NULL)
-		values[Anum_job_counter_last_error - 1] = form_error(add->error);
-	tuple = heap_form_tuple(RelationGetDescr(rel), values, isnull);
-	form = (CounterForm *) GETSTRUCT(tuple);
-	form->queue_id = add->queue_id;
-	if (!queue_created_at(add->queue_id, &form->since))
-		return NULL;
-
-	/* Counts of the time before may have been lost with shared memory. */
-	form->since = Max(form->since, shmem_started_at());
-	form->last_error_at = add->error != NULL ? add->error_at : DT_NOBEGIN;
-	return tuple;
 }
 
 /*
@@ -303,8 +286,6 @@ fetch_counter_row(Relation rel, Relation index, int32 queue_id)
 				F_INT4EQ, Int32GetDatum(queue_id));
 	return row_fetch_valid(rel, RelationGetRelid(index), &key, 1);
 }
-
-/* --- Adding to a row --- */
 
 /*
  * Add the counts in the queue's availability map to those of a row, and take
@@ -350,23 +331,35 @@ add_counts_in_place(HeapTuple tuple, void *arg)
 }
 
 /*
- * Insert the first row of a queue.  Returns whether nothing is left to be
- * written.
+ * Insert the first row of a queue; the counts are added in place later.  Returns
+ * whether nothing is left to be written.
  */
 static bool
 insert_counter_row(Relation rel, Relation index, CounterRow *add)
 {
-	HeapTuple	tuple = form_counter_row(rel, add);
-
-	if (tuple != NULL)
-	{
-		(void) row_insert_unique(rel, index, tuple);
-		return false;
-	}
+	Datum		values[Natts_job_counter] = {0};
+	bool		isnull[Natts_job_counter] = {false};
+	HeapTuple	tuple;
+	CounterForm *form;
 
 	/* Counts of a queue that was dropped are discarded. */
-	add_counts_of_map(add, true);
-	return true;
+	if (!queue_created_at(add->queue_id, &add->since))
+	{
+		add_counts_of_map(add, true);
+		return true;
+	}
+	isnull[Anum_job_counter_last_error - 1] = add->error == NULL;
+	if (add->error != NULL)
+		values[Anum_job_counter_last_error - 1] = form_error(add->error);
+	tuple = heap_form_tuple(RelationGetDescr(rel), values, isnull);
+	form = (CounterForm *) GETSTRUCT(tuple);
+	form->queue_id = add->queue_id;
+
+	/* Counts of the time before may have been lost with shared memory. */
+	form->since = Max(add->since, shmem_started_at());
+	form->last_error_at = add->error != NULL ? add->error_at : DT_NOBEGIN;
+	(void) row_insert_unique(rel, index, tuple);
+	return false;
 }
 
 /* Write a queue's first error by an update, and no counts. */
@@ -494,26 +487,4 @@ counters_table_read(CounterRow *row)
 	PopActiveSnapshot();
 	index_close(index, AccessShareLock);
 	table_close(rel, AccessShareLock);
-}
-
-/* Returns the ids of the queues whose rows have an error. */
-static List *
-counters_table_with_errors(void)
-{
-	Relation	rel = catalog_open(CATALOG_JOB_COUNTER, AccessShareLock, NULL);
-	RowScan		scan;
-	HeapTuple	tuple;
-	List	   *ids = NIL;
-
-	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
-	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (!heap_attisnull(tuple, Anum_job_counter_last_error, NULL))
-			ids = lappend_int(ids,
-							  ((CounterForm *) GETSTRUCT(tuple))->queue_id);
-	}
-	row_scan_end(&scan);
-	table_close(rel, AccessShareLock);
-	return ids;
 }

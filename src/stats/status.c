@@ -71,13 +71,10 @@ typedef struct OldestScan
 static bool read_known_depths(QueueStatus *list, int n);
 static void find_oldest_messages(QueueStatus *list, int n);
 static TimestampTz oldest_find(OldestScan *scan, int32 queue_id, int64 total);
-static int	compare_ranges(const void *a, const void *b);
 static void search_range(OldestScan *scan, int32 queue_id,
 						 const MessageRange *range);
 static void search_index(OldestScan *scan, MessageTable *table,
 						 ScanKey keys, int nkeys);
-static bool read_next_free(OldestScan *scan, IndexScanDesc index,
-						   MessageTable *table, TupleTableSlot *slot);
 
 /*
  * Read the depths that were counted where messages change.  Returns false if
@@ -86,9 +83,9 @@ static bool read_next_free(OldestScan *scan, IndexScanDesc index,
 static bool
 read_known_depths(QueueStatus *list, int n)
 {
-	uint64		generation;
+	uint64		generation = depth_known();
 
-	if (!depth_is_known(&generation))
+	if (generation == 0)
 		return false;
 
 	/*
@@ -101,7 +98,7 @@ read_known_depths(QueueStatus *list, int n)
 		counts_read_depths(list[i].queue_id, list[i].depths);
 
 	/* A recount may have begun, or changes may have been lost, meanwhile. */
-	return depth_has_base(generation);
+	return depth_known() == generation;
 }
 
 /* Find the oldest free message of each queue. */
@@ -202,9 +199,9 @@ oldest_find(OldestScan *scan, int32 queue_id, int64 total)
 		search_range(scan, queue_id, &all);
 	if (scan->first != NUMBERS_END)
 		return scan->created_at;
-	qsort(view.ranges, view.n, sizeof(MessageRange), compare_ranges);
-	for (int i = 0; i < view.n && view.ranges[i].first < scan->first; i++)
-		search_range(scan, queue_id, &view.ranges[i]);
+	for (int i = 0; i < view.n; i++)
+		if (view.ranges[i].first < scan->first)
+			search_range(scan, queue_id, &view.ranges[i]);
 
 	/*
 	 * There is no map; or it has lanes, and lists only the ranges of those
@@ -217,16 +214,7 @@ oldest_find(OldestScan *scan, int32 queue_id, int64 total)
 	return scan->created_at;
 }
 
-static int
-compare_ranges(const void *a, const void *b)
-{
-	int64		x = ((const MessageRange *) a)->first;
-	int64		y = ((const MessageRange *) b)->first;
-
-	return x < y ? -1 : x > y;
-}
-
-/* Search a range for a message with a lower number than the one found. */
+/* Search a range in all segments that may have something of it. */
 static void
 search_range(OldestScan *scan, int32 queue_id, const MessageRange *range)
 {
@@ -260,8 +248,9 @@ search_range(OldestScan *scan, int32 queue_id, const MessageRange *range)
 }
 
 /*
- * Search what an index has with these keys: up to the first free message, as
- * numbers ascend, or all of it, if it is of all priorities.
+ * Search what an index has with these keys for a message with a lower number
+ * than the one found: up to the first free one, as numbers ascend, or all of it,
+ * if it is of all priorities.
  */
 static void
 search_index(OldestScan *scan, MessageTable *table, ScanKey keys, int nkeys)
@@ -271,20 +260,6 @@ search_index(OldestScan *scan, MessageTable *table, ScanKey keys, int nkeys)
 												 GetActiveSnapshot(), nkeys);
 
 	index_rescan(index, keys, nkeys, NULL, 0);
-	while (read_next_free(scan, index, table, slot) && nkeys == 1)
-		;
-	index_endscan(index);
-	ExecDropSingleTupleTableSlot(slot);
-}
-
-/*
- * Read entries up to the next message that is free, and keep that if it has a
- * lower number than the one found.  Returns false at the end.
- */
-static bool
-read_next_free(OldestScan *scan, IndexScanDesc index, MessageTable *table,
-			   TupleTableSlot *slot)
-{
 	while (scan->left > 0 &&
 		   index_getnext_tid(index, ForwardScanDirection) != NULL)
 	{
@@ -305,7 +280,9 @@ read_next_free(OldestScan *scan, IndexScanDesc index, MessageTable *table,
 			scan->first = message_id_number(form.id);
 			scan->created_at = form.created_at;
 		}
-		return true;
+		if (nkeys > 1)
+			break;
 	}
-	return false;
+	index_endscan(index);
+	ExecDropSingleTupleTableSlot(slot);
 }

@@ -66,8 +66,7 @@ static TimestampTz due_of_row(MessageTable *table, HeapTuple tuple);
 static TimestampTz due_after_rollback(MessageTable *table, HeapTuple tuple);
 static void record_change(MessageTable *table, HeapTuple tuple,
 						  TimestampTz due_before, TimestampTz due);
-static QueueDepth depth_of_row(const MessageTable *table, HeapTuple tuple,
-							   TimestampTz *until);
+static void count_row(HeapTuple tuple, QueueDepth depth, int n);
 static void count_new_messages(MessageTable *table, HeapTuple *tuples,
 							   int n);
 static QueueDepth depth_of_old_row(MessageTable *table, HeapTuple tuple);
@@ -92,7 +91,7 @@ lane_of_row(MessageTable *table, HeapTuple tuple)
 /*
  * Returns when a message is due: to be moved if it is delayed, else free,
  * DT_NOBEGIN for at once.  A claim that has ended, but was not counted as such
- * (claim_ends.c), is due when it has ended.
+ * (counts_end_claim), is due when it has ended.
  */
 static TimestampTz
 due_of_row(MessageTable *table, HeapTuple tuple)
@@ -148,8 +147,8 @@ message_record_change(MessageTable *table, HeapTuple tuple)
  * Returns the depth for which a row counts; see counts.c.  Of a claimed one
  * *until is when its claim ends.
  */
-static QueueDepth
-depth_of_row(const MessageTable *table, HeapTuple tuple, TimestampTz *until)
+QueueDepth
+message_depth(const MessageTable *table, HeapTuple tuple, TimestampTz *until)
 {
 	if (segment_is_delayed(table->segment))
 		return DEPTH_DELAYED;
@@ -174,7 +173,14 @@ count_new_messages(MessageTable *table, HeapTuple *tuples, int n)
 
 	counts_add_rows(message_row_queue(tuples[0]), message_row_id(tuples[0]),
 					message_row_id(tuples[n - 1]),
-					depth_of_row(table, tuples[0], &until), n);
+					message_depth(table, tuples[0], &until), n);
+}
+
+static void
+count_row(HeapTuple tuple, QueueDepth depth, int n)
+{
+	counts_add_rows(message_row_queue(tuple), message_row_id(tuple),
+					message_row_id(tuple), depth, n);
 }
 
 /*
@@ -185,7 +191,7 @@ static QueueDepth
 depth_of_old_row(MessageTable *table, HeapTuple tuple)
 {
 	TimestampTz until;
-	QueueDepth	depth = depth_of_row(table, tuple, &until);
+	QueueDepth	depth = message_depth(table, tuple, &until);
 
 	/*
 	 * Since we have read the version, another session may have counted the
@@ -203,11 +209,12 @@ count_update(MessageTable *table, HeapTuple old, HeapTuple new)
 {
 	TimestampTz until;
 	QueueDepth	from = depth_of_old_row(table, old);
-	QueueDepth	to = depth_of_row(table, new, &until);
+	QueueDepth	to = message_depth(table, new, &until);
 
-	if (from != to)
-		counts_move_row(message_row_queue(new), message_row_id(new), from,
-						to);
+	if (from == to)
+		return;
+	count_row(old, from, -1);
+	count_row(new, to, 1);
 }
 
 /* Callback of row_peek */
@@ -430,9 +437,7 @@ delete_version(MessageTable *table, HeapTuple tuple, bool wait)
 									  GetActiveSnapshot(), wait, &failure))
 	{
 		case TM_Ok:
-			counts_add_rows(message_row_queue(tuple), message_row_id(tuple),
-							message_row_id(tuple),
-							depth_of_old_row(table, tuple), -1);
+			count_row(tuple, depth_of_old_row(table, tuple), -1);
 			return true;
 		case TM_BeingModified:
 		case TM_Updated:

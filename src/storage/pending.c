@@ -27,7 +27,7 @@
  *
  *	  A claim that runs out meanwhile is due before a rollback, and not free at
  *	  once: the worker sweeps only what is due, and counts its end
- *	  (claim_ends.c).
+ *	  (counts_end_claim).
  *
  *	  pending_list.c keeps the records.
  *
@@ -390,7 +390,7 @@ forget_all_maps(void)
 void
 pending_forget_all(Oid extension)
 {
-	depth_lose_mine();
+	depth_lose();
 	shmem_for_each_map(extension, availability_restored);
 
 	/* This session may not have looked up its entry (database_mine). */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * recount.c
- *	  Counting the depths of all queues anew; for the worker.
+ * worker_recount.c
+ *	  The worker's task that counts the depths of all queues anew.
  *
  * NOTES
  *	  See depth_state.c for when that is needed, and why it is exact although
@@ -18,7 +18,7 @@
  *	  A recount also notes in maps that are new when the first message is due
  *	  in their queues (worker_due.c).
  *
- * src/stats/recount.c
+ * src/bgworker/worker_recount.c
  *
  *-------------------------------------------------------------------------
  */
@@ -34,23 +34,29 @@
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
+#include "bgworker/worker_internal.h"
 #include "catalog/message_id.h"
 #include "catalog/message_table.h"
 #include "map/availability.h"
 #include "shmem/depth_state.h"
-#include "stats/recount.h"
 #include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
-#include "storage/prepared.h"
 #include "storage/row.h"
+#include "util/clock.h"
 #include "util/compat.h"
 #include "util/hash.h"
 #include "util/limits.h"
 
 #define ENTRIES_AT_ONCE	1000	/* of each index and priority */
 #define KEYS_MAX		4
+
+#define RECOUNT_SHARE	20		/* least pause between recounts, in times of
+								 * what the last one took, */
+#define RECOUNT_PAUSE	(10 * USECS_PER_SEC)	/* and this at least */
+#define RECOUNT_SLICE	(USECS_PER_SEC / 50)	/* then other tasks have their
+												 * turn */
 
 /* What was found in a queue */
 typedef struct CountedQueue
@@ -60,10 +66,15 @@ typedef struct CountedQueue
 	TimestampTz due;			/* the first time at which something is */
 } CountedQueue;
 
+static int64 next_recount = 0;	/* by the monotonic clock */
+
 /* The recount that is under way */
+static int64 began;				/* by the monotonic clock */
 static DepthCursor reached;		/* what is before was counted */
 static int	nqueues;			/* with messages that it has met */
 
+static bool begin_recount(void);
+static bool count_step(void *arg);
 static bool find_step_end(MessageTables *tables, DepthCursor *end);
 static bool read_ahead(MessageTable *table, int priority,
 					   const DepthCursor *end, DepthCursor *entry);
@@ -76,24 +87,74 @@ static void count_rows(MessageTable *table, Snapshot snapshot, HTAB *found,
 static void count_message(MessageTable *table, HeapTuple tuple, HTAB *found);
 static void write_step(HTAB *found);
 
+/* --- Rounds --- */
+
 /*
- * Begin a recount.  Returns false if this database has no entry in shared
- * memory any more.
+ * Begin to count all messages, if that is needed, and not too soon after the
+ * last time.
  */
-bool
-recount_begin(void)
+static bool
+begin_recount(void)
 {
+	if (!depth_is_lost() || clock_monotonic() < next_recount ||
+		task_postponed_for(POSTPONE_RECOUNT, 0) > 0)
+		return false;
+
+	/*
+	 * The first call of a worker may lose the depths.  After the recount has
+	 * begun that would make another one necessary.
+	 */
+	counts_take_prepared();
 	reached = depth_cursor(0, PG_INT64_MIN);
 	nqueues = 0;
+	began = clock_monotonic();
 	return depth_begin_recount();
 }
 
-/*
- * Count some messages, in a transaction of its own.  Returns whether there
- * are more.  After an error another recount has to begin.
- */
-bool
-recount_step(void)
+/* Count some messages, if all have to be counted. */
+void
+recount_round(void)
+{
+	int64		until = clock_monotonic() + RECOUNT_SLICE;
+	TaskResult	result = TASK_MORE;
+
+	worker.is_counting = worker.is_counting || begin_recount();
+	while (worker.is_counting && result == TASK_MORE &&
+		   clock_monotonic() < until && !task_must_end())
+	{
+		result = task_step_or_postpone(POSTPONE_RECOUNT, 0, count_step, NULL);
+		worker_do_urgent(false);
+	}
+	if (result == TASK_MORE)
+		return;
+
+	/*
+	 * The depths are known only when the last step has committed.  After an
+	 * error another recount has to begin.
+	 */
+	if (result == TASK_DONE)
+	{
+		depth_end_recount();
+		next_recount = clock_monotonic();
+		next_recount += Max(RECOUNT_PAUSE,
+							RECOUNT_SHARE * (next_recount - began));
+	}
+	worker.is_counting = false;
+}
+
+/* Have the worker wake up for the next recount, if there is to be one. */
+void
+recount_wake(void)
+{
+	if (depth_is_lost())
+		database_wake(GetCurrentTimestamp() +
+					  Max(next_recount - clock_monotonic(),
+						  task_postponed_for(POSTPONE_RECOUNT, 0)), false);
+}
+
+/* Count some messages.  Returns whether there are more. */
+static bool
+count_step(void *arg)
 {
 	MessageTables tables = {0};
 	DepthCursor end;
@@ -113,13 +174,6 @@ recount_step(void)
 	more = find_step_end(&tables, &end);
 	PopActiveSnapshot();
 
-	/*
-	 * What prepared transactions have changed in messages that earlier steps
-	 * have read can be added only as long as the snapshot of the last step
-	 * does not show them (depth_adds_change).  So we add it now; only if one
-	 * commits just here, another recount is needed.
-	 */
-	prepared_return();
 	snapshot = depth_begin_step(&end);
 
 	/* The launcher has given the entry away: begin anew if it comes back. */
@@ -314,22 +368,23 @@ count_rows(MessageTable *table, Snapshot snapshot, HTAB *found, ScanKey keys,
 static void
 count_message(MessageTable *table, HeapTuple tuple, HTAB *found)
 {
-	MessageForm form = message_read(tuple);
-	QueueDepth	depth = counts_depth_of(&form, segment_is_delayed(table->segment));
+	int32		queue_id = message_row_queue(tuple);
+	TimestampTz due = DT_NOEND;
+	QueueDepth	depth = message_depth(table, tuple, &due);
 	CountedQueue *queue;
 	bool		exists;
 
-	queue = hash_search(found, &form.queue_id, HASH_ENTER, &exists);
+	queue = hash_search(found, &queue_id, HASH_ENTER, &exists);
 	if (!exists)
 	{
 		memset(queue->depths, 0, sizeof(queue->depths));
 		queue->due = DT_NOEND;
 	}
 	queue->depths[depth]++;
-	if (depth == DEPTH_CLAIMED)
-		queue->due = Min(queue->due, form.claimed_until);
-	else if (depth == DEPTH_DELAYED)
-		queue->due = Min(queue->due, message_due_at(table, tuple));
+	if (depth == DEPTH_DELAYED)
+		due = message_due_at(table, tuple);
+	if (depth != DEPTH_READY)
+		queue->due = Min(queue->due, due);
 }
 
 /* Add to the maps what a step has counted. */
