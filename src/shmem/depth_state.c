@@ -21,19 +21,19 @@
  *	  ("incomplete"), the maps of the others tell which have no messages, so
  *	  that they can be given back (shmem_maps.c).
  *
- *	  2. Steps.  A recount goes through the messages in the order of queues
- *	  and ids.  A step takes a snapshot, and at the same moment moves the
- *	  cursor to where it will end.  Then it counts what the snapshot shows in
- *	  between.  So a change that a transaction makes to a message is added to
- *	  the depths if the cursor has passed the message, and the snapshot of the
- *	  step that did so does not show the transaction.  Otherwise the recount
- *	  has counted it, or will.
+ *	  2. Steps.  A recount goes through the pages of all segments.  A step takes
+ *	  a snapshot, and at the same moment moves the cursor to where it will end.
+ *	  Then it counts what the snapshot shows in between.  To replace a row is to
+ *	  delete one version and to insert another one, perhaps on another page.
+ *	  Each of these changes is added to the depths if the cursor has passed the
+ *	  page, and the snapshot of the step that did so does not show the
+ *	  transaction.  Otherwise the recount has counted it, or will.
  *
  *	  3. A transaction looks at the cursor when it counts a change
- *	  (depth_counted_in).  If the message was passed by then, no snapshot of
+ *	  (depth_counted_in).  If the page was passed by then, no snapshot of
  *	  that step can show the transaction.  If not, it looks again after its
  *	  commit, when it has left the array of running transactions
- *	  (depth_fate).  If the message was not passed then either, a later step
+ *	  (depth_fate).  If the page was not passed then either, a later step
  *	  shows the change.  If the cursor has passed it in between, only the worker
  *	  knows, which keeps the snapshots of all steps (depth_adds_ended).  It
  *	  learns of the change by the list of what prepared transactions have
@@ -70,7 +70,7 @@
 /* What the recounts of all databases share */
 typedef struct SharedRecount
 {
-	LWLock		lock;			/* protects the rest, and all cursors */
+	LWLock		lock;			/* protects the rest; see DepthState */
 	uint64		generation;		/* only grows, so that maps tell those of all
 								 * databases apart */
 } SharedRecount;
@@ -78,7 +78,7 @@ typedef struct SharedRecount
 /* A step of the last recount, in the worker */
 typedef struct RecountStep
 {
-	DepthCursor end;
+	uint64		end;			/* the position where it ended */
 	SnapshotData snapshot;
 } RecountStep;
 
@@ -106,6 +106,7 @@ depth_state_init(DepthState *state)
 	pg_atomic_init_u64(&state->generation, 0);
 	pg_atomic_init_u64(&state->base, 0);
 	pg_atomic_init_u32(&state->incomplete, 0);
+	pg_atomic_init_u64(&state->cursor, 0);
 	pg_atomic_init_u64(&state->ends_counted, (uint64) DT_NOBEGIN);
 }
 
@@ -213,11 +214,11 @@ depth_set_incomplete(void)
 /* --- A transaction that changes depths --- */
 
 /*
- * Returns the generation, if its recount has passed a message, or all of them,
- * so that a change of it has to be added.  Otherwise returns 0.
+ * Returns the generation, if its recount has passed a page, or all of them, so
+ * that a change there has to be added.  Otherwise returns 0.
  */
 uint64
-depth_counted_in(int32 queue_id, int64 id)
+depth_counted_in(uint64 position)
 {
 	DepthState *state = my_depth_state();
 	uint64		generation;
@@ -233,7 +234,7 @@ depth_counted_in(int32 queue_id, int64 id)
 	if (pg_atomic_read_u64(&state->base) != RECOUNT_RUNS)
 		return generation;
 	shmem_lock(&shared->lock, LW_SHARED);
-	generation = depth_cursor_is_behind(&state->cursor, queue_id, id) ?
+	generation = position < pg_atomic_read_u64(&state->cursor) ?
 		pg_atomic_read_u64(&state->generation) : 0;
 	LWLockRelease(&shared->lock);
 	return generation;
@@ -244,7 +245,7 @@ depth_counted_in(int32 queue_id, int64 id)
  * what becomes of its change.
  */
 DepthFate
-depth_fate(int32 queue_id, const DepthChange *change)
+depth_fate(const DepthChange *change)
 {
 	DepthState *state = my_depth_state();
 	bool		passed;
@@ -256,7 +257,7 @@ depth_fate(int32 queue_id, const DepthChange *change)
 	if (change->counted_in == pg_atomic_read_u64(&state->generation))
 		return DEPTH_ADD;
 	shmem_lock(&shared->lock, LW_SHARED);
-	passed = depth_cursor_is_behind(&state->cursor, queue_id, change->first);
+	passed = change->position < pg_atomic_read_u64(&state->cursor);
 	LWLockRelease(&shared->lock);
 	return passed ? DEPTH_ASK_WORKER : DEPTH_SHOWN;
 }
@@ -266,11 +267,9 @@ depth_fate(int32 queue_id, const DepthChange *change)
  * which a transaction has made that has committed.
  */
 bool
-depth_adds_ended(int32 queue_id, const DepthChange *change, TransactionId xid)
+depth_adds_ended(const DepthChange *change, TransactionId xid)
 {
-	DepthFate	fate = depth_fate(queue_id, change);
-	bool		first_shown = true;
-	bool		is_first = true;
+	DepthFate	fate = depth_fate(change);
 	ListCell   *cell;
 
 	if (fate != DEPTH_ASK_WORKER)
@@ -278,25 +277,12 @@ depth_adds_ended(int32 queue_id, const DepthChange *change, TransactionId xid)
 	foreach(cell, steps)
 	{
 		RecountStep *step = lfirst(cell);
-		bool		shown;
 
-		if (!depth_cursor_is_behind(&step->end, queue_id, change->first))
-			continue;
-		shown = !XidInMVCCSnapshot(xid, &step->snapshot);
-		if (is_first)
-			first_shown = shown;
-		is_first = false;
-
-		/* One of several steps has counted its part of the change. */
-		if (shown != first_shown)
-			break;
-		if (depth_cursor_is_behind(&step->end, queue_id, change->last))
-			return !shown;
+		if (change->position < step->end)
+			return XidInMVCCSnapshot(xid, &step->snapshot);
 	}
 
-	/* The steps to come will count the rest of the change. */
-	if (cell != NULL || !first_shown)
-		depth_lose();
+	/* Another worker has begun that recount, and this one begins the next. */
 	return false;
 }
 
@@ -338,7 +324,7 @@ depth_begin_recount(void)
 	pg_atomic_write_u32(&state->incomplete, 0);
 	shared->generation++;
 	pg_atomic_write_u64(&state->generation, shared->generation);
-	state->cursor = depth_cursor(0, PG_INT64_MIN);
+	pg_atomic_write_u64(&state->cursor, 0);
 	LWLockRelease(&shared->lock);
 	return true;
 }
@@ -348,7 +334,7 @@ depth_begin_recount(void)
  * the step, registered; NULL if this database has no entry any more.
  */
 Snapshot
-depth_begin_step(const DepthCursor *to)
+depth_begin_step(uint64 to)
 {
 	DepthState *state = my_depth_state();
 	MemoryContext old;
@@ -360,14 +346,14 @@ depth_begin_step(const DepthCursor *to)
 
 	/* With the lock, a transaction sees both or neither. */
 	shmem_lock(&shared->lock, LW_EXCLUSIVE);
-	state->cursor = *to;
+	pg_atomic_write_u64(&state->cursor, to);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	LWLockRelease(&shared->lock);
 
 	/* Keep of it what depth_adds_ended() needs. */
 	old = MemoryContextSwitchTo(steps_context);
 	step = palloc0(sizeof(RecountStep));
-	step->end = *to;
+	step->end = to;
 	step->snapshot.snapshot_type = SNAPSHOT_MVCC;
 	step->snapshot.xmin = snapshot->xmin;
 	step->snapshot.xmax = snapshot->xmax;

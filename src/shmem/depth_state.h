@@ -12,6 +12,7 @@
 
 #include "datatype/timestamp.h"
 #include "port/atomics.h"
+#include "storage/block.h"
 #include "utils/snapshot.h"
 
 /* The depths of a queue: numbers of messages (counts.c) */
@@ -26,36 +27,25 @@ typedef enum QueueDepth
 /* More than a queue has: of one of which is not known whether it is empty */
 #define DEPTH_NOT_EMPTY	(PG_INT64_MAX / 2)
 
-/* How far a recount has come: it has counted what is before */
-typedef struct DepthCursor
-{
-	int32		queue_id;
-	int64		id;				/* of a message of that queue */
-} DepthCursor;
+/* A recount reads so many pages in one step, from a multiple of that on. */
+#define DEPTH_STEP_PAGES	64
 
-static inline DepthCursor
-depth_cursor(int32 queue_id, int64 id)
+/*
+ * Returns the position of a page among those of all segments, in the order in
+ * which a recount reads them; the pages of one step have the same.
+ */
+static inline uint64
+depth_position(int segment, BlockNumber page)
 {
-	DepthCursor result = {queue_id, id};
-
-	return result;
-}
-
-/* Returns whether a message comes before the cursor. */
-static inline bool
-depth_cursor_is_behind(const DepthCursor *cursor, int32 queue_id, int64 id)
-{
-	return queue_id != cursor->queue_id ? queue_id < cursor->queue_id :
-		id < cursor->id;
+	return ((uint64) segment << 32) | (page - page % DEPTH_STEP_PAGES);
 }
 
 /* How a transaction changes the depths of a queue */
 typedef struct DepthChange
 {
 	int64		n[DEPTHS];
-	int64		first;			/* lowest id of the messages that it has
-								 * changed, and the */
-	int64		last;			/* highest one; lower than first: none */
+	bool		is_used;		/* it has changed anything */
+	uint64		position;		/* of all rows that it has changed */
 	uint64		counted_in;		/* the generation whose recount had passed
 								 * them by then; 0: it had not */
 } DepthChange;
@@ -69,9 +59,8 @@ typedef enum DepthFate
 } DepthFate;
 
 /*
- * A part of DatabaseState.  The atomic fields need no lock, except that the
- * generation is only changed with the lock of recounts held.  That lock
- * protects the cursor.
+ * A part of DatabaseState.  The fields need no lock, except that the
+ * generation and the cursor are only changed with the lock of recounts held.
  */
 typedef struct DepthState
 {
@@ -83,7 +72,8 @@ typedef struct DepthState
 									 * with messages had no map */
 	pg_atomic_uint64 ends_counted;	/* of the claims whose ends were counted,
 									 * the latest end */
-	DepthCursor cursor;			/* where the last step of a recount ended */
+	pg_atomic_uint64 cursor;	/* the position where the last step of a
+								 * recount ended */
 } DepthState;
 
 /* Set-up */
@@ -100,16 +90,15 @@ extern void depth_lose(void);
 extern void depth_set_incomplete(void);
 
 /* A transaction that changes them */
-extern uint64 depth_counted_in(int32 queue_id, int64 id);
-extern DepthFate depth_fate(int32 queue_id, const DepthChange *change);
+extern uint64 depth_counted_in(uint64 position);
+extern DepthFate depth_fate(const DepthChange *change);
 
 /* For the worker: recounts, and changes that wait for it */
 extern bool depth_is_lost(void);
 extern bool depth_begin_recount(void);
-extern Snapshot depth_begin_step(const DepthCursor *to);
+extern Snapshot depth_begin_step(uint64 to);
 extern void depth_end_recount(void);
-extern bool depth_adds_ended(int32 queue_id, const DepthChange *change,
-							 TransactionId xid);
+extern bool depth_adds_ended(const DepthChange *change, TransactionId xid);
 
 /* Claims that run out */
 extern bool depth_publish_end_of_claim(TimestampTz end);

@@ -62,7 +62,7 @@
 /* How many of the last records are searched for one to add to */
 #define LOOK_BACK	8
 
-static CountRecord *count_record(int32 queue_id, const uint64 *counted_in);
+static CountRecord *count_record(int32 queue_id, const DepthChange *change);
 static bool all_zero(const int64 *n, int count);
 static void add_depths_to_map(AvailabilityMap *map, uint64 generation,
 							  const int64 *depths);
@@ -87,12 +87,12 @@ counts_init(void)
 /* --- Counting in a transaction --- */
 
 /*
- * Returns a record of the current subtransaction for a queue: of changes of
- * messages that the recount of that generation had passed (0: none had); or
- * with NULL any one, for events.
+ * Returns a record of the current subtransaction for a queue: for changes of
+ * rows at that position, which the recount of that generation had passed (0:
+ * none had); or with NULL any one, for events.
  */
 static CountRecord *
-count_record(int32 queue_id, const uint64 *counted_in)
+count_record(int32 queue_id, const DepthChange *change)
 {
 	int			level = GetCurrentTransactionNestLevel();
 	Oid			extension = catalog_queue_oid();
@@ -104,15 +104,14 @@ count_record(int32 queue_id, const uint64 *counted_in)
 		if (record->queue_id == queue_id &&
 			record->xact.nest_level == level &&
 			record->extension == extension &&
-			(counted_in == NULL || !counts_changes_depths(record) ||
-			 record->depths.counted_in == *counted_in))
+			(change == NULL || !record->depths.is_used ||
+			 (record->depths.position == change->position &&
+			  record->depths.counted_in == change->counted_in)))
 			return record;
 	}
 	record = xact_add(&records);
 	record->extension = extension;
 	record->queue_id = queue_id;
-	record->depths.first = PG_INT64_MAX;
-	record->depths.last = PG_INT64_MIN;
 	return record;
 }
 
@@ -125,20 +124,22 @@ counts_add(int32 queue_id, JobCounter counter, int64 n)
 }
 
 /*
- * Count n messages more (or fewer, if n is negative) for a depth, which have
- * ids from first to last.
+ * Count n messages more (or fewer, if n is negative) for a depth, whose rows
+ * are at that position.
  */
 void
-counts_add_rows(int32 queue_id, int64 first, int64 last, QueueDepth depth,
-				int n)
+counts_add_rows(int32 queue_id, uint64 position, QueueDepth depth, int n)
 {
-	uint64		counted_in = depth_counted_in(queue_id, last);
-	DepthChange *change = &count_record(queue_id, &counted_in)->depths;
+	DepthChange change = {
+		.is_used = true,
+		.position = position,
+		.counted_in = depth_counted_in(position)
+	};
+	DepthChange *depths = &count_record(queue_id, &change)->depths;
 
-	change->counted_in = counted_in;
-	change->first = Min(change->first, first);
-	change->last = Max(change->last, last);
-	change->n[depth] += n;
+	if (!depths->is_used)
+		*depths = change;
+	depths->n[depth] += n;
 }
 
 /* Set the last error of a queue, if the subtransaction commits. */
@@ -288,6 +289,7 @@ counts_end_claim(MessageTable *table, HeapTuple tuple,
 	const int64 depths[DEPTHS] = {[DEPTH_READY] = 1,[DEPTH_CLAIMED] = -1};
 	bool		is_first = false;
 	bool		marked;
+	uint64		position;
 
 	if (form->claim_token == 0 || form->end_counted ||
 		form->claimed_until > now || form->is_delayed)
@@ -298,7 +300,9 @@ counts_end_claim(MessageTable *table, HeapTuple tuple,
 								 mark_end_counted, &is_first);
 
 	/* Otherwise a recount will meet the mark. */
-	if (is_first && depth_counted_in(form->queue_id, form->id) != 0)
+	position = depth_position(table->segment,
+							  ItemPointerGetBlockNumber(&tuple->t_self));
+	if (is_first && depth_counted_in(position) != 0)
 		add_depths_now(shmem_find_map(catalog_queue_oid(), form->queue_id),
 					   depths);
 	return marked;
@@ -379,8 +383,8 @@ counts_after_end(XactEvent event)
 		bool		with_depths = false;
 
 		/* A prepared transaction has left its changes to the worker. */
-		if (event == XACT_EVENT_COMMIT && counts_changes_depths(record))
-			switch (depth_fate(record->queue_id, &record->depths))
+		if (event == XACT_EVENT_COMMIT && record->depths.is_used)
+			switch (depth_fate(&record->depths))
 			{
 				case DEPTH_ADD:
 					with_depths = !all_zero(record->depths.n, DEPTHS);
@@ -419,7 +423,7 @@ counts_add_ended(const CountRecord *record, TransactionId xid)
 	/* The extension was dropped since, and created again. */
 	if (record->extension != catalog_queue_oid())
 		return;
-	if (!depth_adds_ended(record->queue_id, &record->depths, xid))
+	if (!depth_adds_ended(&record->depths, xid))
 		return;
 
 	/*

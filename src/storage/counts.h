@@ -33,18 +33,11 @@ typedef struct CountRecord
 	TimestampTz error_at;
 } CountRecord;
 
-/* Returns whether a record has changes of messages. */
-static inline bool
-counts_changes_depths(const CountRecord *record)
-{
-	return record->depths.first <= record->depths.last;
-}
-
 extern void counts_init(void);
 
 /* Counting in a transaction */
 extern void counts_add(int32 queue_id, JobCounter counter, int64 n);
-extern void counts_add_rows(int32 queue_id, int64 first, int64 last,
+extern void counts_add_rows(int32 queue_id, uint64 position,
 							QueueDepth depth, int n);
 extern void counts_set_error(int32 queue_id, const char *error);
 

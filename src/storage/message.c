@@ -66,9 +66,7 @@ static TimestampTz due_of_row(MessageTable *table, HeapTuple tuple);
 static TimestampTz due_after_rollback(MessageTable *table, HeapTuple tuple);
 static void record_change(MessageTable *table, HeapTuple tuple,
 						  TimestampTz due_before, TimestampTz due);
-static void count_row(HeapTuple tuple, QueueDepth depth, int n);
-static void count_new_messages(MessageTable *table, HeapTuple *tuples,
-							   int n);
+static uint64 position_of_row(const MessageTable *table, HeapTuple tuple);
 static QueueDepth depth_of_old_row(MessageTable *table, HeapTuple tuple);
 static void count_update(MessageTable *table, HeapTuple old, HeapTuple new);
 static void read_depth_of_row(HeapTuple tuple, void *arg);
@@ -155,32 +153,25 @@ message_depth(const MessageTable *table, HeapTuple tuple, TimestampTz *until)
 	return message_row_is_held(tuple, until) ? DEPTH_CLAIMED : DEPTH_READY;
 }
 
+/* Returns the position of a row for recounts (depth_state.c). */
+static uint64
+position_of_row(const MessageTable *table, HeapTuple tuple)
+{
+	return depth_position(table->segment,
+						  ItemPointerGetBlockNumber(&tuple->t_self));
+}
+
 /*
  * Count a version that this transaction has written; also for one that other
  * SQL has written in it.
  */
 void
-message_count(MessageTable *table, HeapTuple tuple)
-{
-	count_new_messages(table, &tuple, 1);
-}
-
-/* Count n versions of messages of one queue, which are in the same state. */
-static void
-count_new_messages(MessageTable *table, HeapTuple *tuples, int n)
+message_count(const MessageTable *table, HeapTuple tuple)
 {
 	TimestampTz until;
 
-	counts_add_rows(message_row_queue(tuples[0]), message_row_id(tuples[0]),
-					message_row_id(tuples[n - 1]),
-					message_depth(table, tuples[0], &until), n);
-}
-
-static void
-count_row(HeapTuple tuple, QueueDepth depth, int n)
-{
-	counts_add_rows(message_row_queue(tuple), message_row_id(tuple),
-					message_row_id(tuple), depth, n);
+	counts_add_rows(message_row_queue(tuple), position_of_row(table, tuple),
+					message_depth(table, tuple, &until), 1);
 }
 
 /*
@@ -209,12 +200,14 @@ count_update(MessageTable *table, HeapTuple old, HeapTuple new)
 {
 	TimestampTz until;
 	QueueDepth	from = depth_of_old_row(table, old);
-	QueueDepth	to = message_depth(table, new, &until);
 
-	if (from == to)
+	/* A recount may read the one with another snapshot than the other. */
+	if (from == message_depth(table, new, &until) &&
+		position_of_row(table, old) == position_of_row(table, new))
 		return;
-	count_row(old, from, -1);
-	count_row(new, to, 1);
+	counts_add_rows(message_row_queue(old), position_of_row(table, old), from,
+					-1);
+	message_count(table, new);
 }
 
 /* Callback of row_peek */
@@ -295,6 +288,9 @@ message_insert(MessageTable *table, HeapTuple tuple)
 	table_tuple_insert(table->heap, slot, GetCurrentCommandId(true), 0, NULL);
 	row_insert_index_entries(table->heap, &table->all, slot, NULL);
 	batches_insert_entries(table, &tuple, &slot, 1);
+
+	/* The slot has made a copy, which was written. */
+	tuple->t_self = slot->tts_tid;
 	ExecClearTuple(slot);
 	segment_count_bytes(table->segment, tuple->t_len);
 	message_count(table, tuple);
@@ -341,14 +337,11 @@ message_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 		row_insert_index_entries(table->heap, &table->all, slots[i], NULL);
 	batches_insert_entries(table, tuples, slots, n);
 	segment_count_bytes(table->segment, bytes);
-	for (int i = 0, end; i < n; i = end)
+	for (int i = 0; i < n; i++)
 	{
-		int32		queue_id = message_row_queue(tuples[i]);
-
-		end = i + 1;
-		while (end < n && message_row_queue(tuples[end]) == queue_id)
-			end++;
-		count_new_messages(table, tuples + i, end - i);
+		/* It is not set in a tuple of which a copy was written. */
+		tuples[i]->t_self = slots[i]->tts_tid;
+		message_count(table, tuples[i]);
 	}
 }
 
@@ -375,6 +368,9 @@ message_update_locked(MessageTable *table, HeapTuple old, HeapTuple new)
 		row_insert_index_entries(table->heap, &table->all, slot, NULL);
 		batches_insert_entries(table, &new, &slot, 1);
 	}
+
+	/* The slot has made a copy, which was written. */
+	new->t_self = slot->tts_tid;
 	ExecClearTuple(slot);
 	count_update(table, old, new);
 }
@@ -437,7 +433,9 @@ delete_version(MessageTable *table, HeapTuple tuple, bool wait)
 									  GetActiveSnapshot(), wait, &failure))
 	{
 		case TM_Ok:
-			count_row(tuple, depth_of_old_row(table, tuple), -1);
+			counts_add_rows(message_row_queue(tuple),
+							position_of_row(table, tuple),
+							depth_of_old_row(table, tuple), -1);
 			return true;
 		case TM_BeingModified:
 		case TM_Updated:

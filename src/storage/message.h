@@ -96,7 +96,7 @@ extern bool message_delete_as_seen(MessageTable *table, HeapTuple tuple);
 extern void message_update_locked(MessageTable *table, HeapTuple old,
 								  HeapTuple new);
 extern void message_delete_locked(MessageTable *table, HeapTuple tuple);
-extern void message_count(MessageTable *table, HeapTuple tuple);
+extern void message_count(const MessageTable *table, HeapTuple tuple);
 
 /* Moving to another table */
 extern HeapTuple message_copy_to(MessageTable *from, MessageTable *to,

@@ -174,7 +174,7 @@ prepared_add(bool all)
 	 * commit (module.c): then the queue has a map.
 	 */
 	for (int i = 0; (count = counts_record(i)) != NULL; i++)
-		if (counts_changes_depths(count))
+		if (count->depths.is_used)
 		{
 			next_item(PREPARED_DEPTHS)->record.counts = *count;
 			shared->n++;
