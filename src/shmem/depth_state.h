@@ -55,7 +55,7 @@ typedef enum DepthFate
 {
 	DEPTH_ADD,					/* it is added to the depths */
 	DEPTH_SHOWN,				/* a step of a recount will count it */
-	DEPTH_ASK_WORKER			/* it is one of both */
+	DEPTH_ASK_WORKER			/* one of these; only the worker knows which */
 } DepthFate;
 
 /*
