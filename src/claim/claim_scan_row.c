@@ -24,9 +24,9 @@
  *	  Where groups take turns without lanes (claim_scan_groups.c), it is kept
  *	  until all of the queue was read.
  *
- *	  What takes a message out of the range that is due, so also a probe that
- *	  gives it to its lane, counts the end of a claim that the message was in
- *	  (claim_ends.c).
+ *	  The worker's sweep counts the end of a claim that the message was in
+ *	  (counts_end_claim).  What else gives it to its lane leaves it in a range
+ *	  for a sweep.
  *
  *	  Removing and moving is done when the pass ends (claim_scan.c), for at
  *	  most EXPIRED_AT_ONCE etc. messages; others are skipped until later.
@@ -62,7 +62,7 @@
 #include "claim/scan_row.h"
 #include "map/availability.h"
 #include "map/message_ranges.h"
-#include "storage/claim_ends.h"
+#include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
@@ -109,13 +109,13 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 
 	/*
 	 * No sweep meets it again: the range is not due any more once we have
-	 * passed it, and after a rollback it is free at once.  Probes leave it
-	 * due, unless they give it to its lane.
+	 * passed it.  Claims of a message that they do not give to a lane write
+	 * it, and after a rollback it is due as before; probes leave it due.
 	 */
-	if ((scan->request.mode != CLAIM_SCAN_PROBE ||
+	if ((scan->request.mode == CLAIM_SCAN_SWEEP ||
 		 pass->lane_step == LANE_STEP_GIVE) &&
 		class != MESSAGE_OURS &&
-		!claim_end_count(row->table, row->tuple, &row->form, pass->now))
+		!counts_end_claim(row->table, row->tuple, &row->form, pass->now))
 		skip_for_now(scan, row);
 	switch (class)
 	{

@@ -124,7 +124,6 @@ bool
 availability_is_due(int32 queue_id, TimestampTz now, bool *is_borrowed)
 {
 	AvailabilityMap *map = shmem_find_map(catalog_queue_oid(), queue_id);
-	uint64		generation;
 	bool		result;
 
 	*is_borrowed = false;
@@ -133,7 +132,7 @@ availability_is_due(int32 queue_id, TimestampTz now, bool *is_borrowed)
 	 * Where the depths are known, a queue without a map has no messages
 	 * (counts.c), and needs none.
 	 */
-	if (map == NULL && depth_is_known(&generation))
+	if (map == NULL && depth_known() != 0)
 		return false;
 	if (map == NULL)
 		map = shmem_get_map(queue_id);

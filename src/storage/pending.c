@@ -24,7 +24,7 @@
  *
  *	  A claim that runs out meanwhile is due before a rollback, and not free at
  *	  once: the worker sweeps only what is due, and counts its end
- *	  (claim_ends.c).
+ *	  (counts_end_claim).
  *
  *	  2. The memory of one transaction has to be bounded.  When it has
  *	  RECORDS_MAX records, and a change to messages fits into none of them, it
@@ -603,7 +603,7 @@ all_is_recorded(void)
 void
 pending_forget_all(Oid extension)
 {
-	depth_lose_mine();
+	depth_lose();
 	shmem_for_each_map(extension, availability_restored);
 
 	/* This session may not have looked up its entry (database_mine). */

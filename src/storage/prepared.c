@@ -10,7 +10,8 @@
  *	  the depths of queues (counts.c), and what it has done with batches
  *	  (batches.c).  The worker of the database looks twice a second which of
  *	  these transactions have ended, and does what the callbacks of a commit or
- *	  a rollback do.
+ *	  a rollback do.  Changes of depths also come here of transactions that have
+ *	  committed while the worker counted all messages (depth_state.c).
  *
  *	  The list has no room for very many records, and a restart loses it.
  *	  Then the worker notes which transactions are prepared of which it does
@@ -60,7 +61,7 @@ typedef struct PreparedItem
 	bool		is_copied;		/* by the worker, which returns it */
 	union
 	{
-		PreparedDepths depths;
+		CountRecord counts;
 		PendingChange change;
 		BatchRecord batch;
 	}			record;
@@ -124,14 +125,14 @@ make_room(void)
 	shared->n = kept;
 }
 
-/* Returns the next item of the list, for the open transaction. */
+/* Returns the next item of the list, for the transaction that ends. */
 static PreparedItem *
 next_item(PreparedKind kind)
 {
 	PreparedItem *item = &shared->items[shared->n];
 
 	item->database = MyDatabaseId;
-	item->xid = GetTopTransactionId();
+	item->xid = GetTopTransactionIdIfAny();
 	item->kind = kind;
 	item->is_copied = false;
 	return item;
@@ -177,8 +178,11 @@ prepared_add(bool all)
 	 * commit (module.c): then the queue has a map.
 	 */
 	for (int i = 0; (count = counts_record(i)) != NULL; i++)
-		if (counts_prepare(count, &next_item(PREPARED_DEPTHS)->record.depths))
+		if (count->depths.is_used)
+		{
+			next_item(PREPARED_DEPTHS)->record.counts = *count;
 			shared->n++;
+		}
 	for (int i = 0; (change = pending_record(i)) != NULL; i++)
 	{
 		next_item(PREPARED_CHANGE)->record.change = *change;
@@ -192,7 +196,37 @@ prepared_add(bool all)
 	LWLockRelease(&shared->lock);
 }
 
+/*
+ * The transaction has committed.  Only the worker knows whether to add what it
+ * has changed to the depths.
+ */
+void
+prepared_add_depths(const CountRecord *record)
+{
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
+	if (shared->n == PREPARED_MAX)
+		make_room();
+	if (shared->n < PREPARED_MAX)
+	{
+		next_item(PREPARED_DEPTHS)->record.counts = *record;
+		shared->n++;
+	}
+	else
+		depth_lose();
+	LWLockRelease(&shared->lock);
+}
+
 /* --- For the worker --- */
+
+/*
+ * Returns whether prepared_return() has nothing to do: no transaction can be
+ * prepared, and none has left anything.  What is missed is found the next time.
+ */
+bool
+prepared_is_idle(void)
+{
+	return max_prepared_xacts == 0 && shared->n == 0;
+}
 
 /*
  * Copy the items of transactions of this database that have ended.  Returns how
@@ -254,7 +288,7 @@ return_item(const PreparedItem *item)
 	{
 		case PREPARED_DEPTHS:
 			if (commit)
-				counts_return_prepared(&item->record.depths, item->xid);
+				counts_add_ended(&item->record.counts, item->xid);
 			break;
 		case PREPARED_CHANGE:
 			pending_return(&item->record.change, commit);
