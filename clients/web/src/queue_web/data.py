@@ -17,7 +17,7 @@ MEMBER = "membership in queue_consumer, queue_producer or queue_admin"
 COUNTED = """
     SELECT l.name, l.paused, d.free AS ready, d.claimed, d.delayed, d.dead_letters,
         d.oldest_age AS oldest_ready_age, NULL AS pushed, j.completed, NULL AS handler_state,
-        NULL AS is_dead_letter_queue
+        NULL AS is_dead_letter_queue, left(j.last_error, 300) AS last_error, j.last_error_at
     FROM (%s) AS l CROSS JOIN LATERAL @job_stats(l.name) AS j
         LEFT JOIN @queue_depth(NULL::text) AS d ON d.queue = l.name"""
 
@@ -29,11 +29,12 @@ OUTCOMES = {"completed": "completed", "dead": "dead letter", "expired": "expired
 
 
 def status(db, _):
-    """All queues of all projects.  10,000 take PostgreSQL a tenth of a second."""
-    return db.rows("""
-        SELECT project, name, paused, ready, claimed, delayed, dead_letters,
+    """All queues of all projects.  10,000 take PostgreSQL a tenth of a second or more."""
+    db.status = db.rows("""
+        SELECT project, name, paused, ready, claimed, delayed, dead_letters, retried, abandoned,
             oldest_ready_age, pushed, completed, handler_state, is_dead_letter_queue
         FROM queue_data.queue_status ORDER BY project, name""", MONITOR)
+    return db.status
 
 
 def names(db, _, find, after):
@@ -46,13 +47,15 @@ def names(db, _, find, after):
     return rows if not rows.why else db.rows(some, MEMBER, **values)
 
 
-def depths(db, _):
-    """Numbers and last errors of the queues that the role may claim from."""
+def failing(db, project):
+    """The last errors of those 500 queues of which most attempts have failed."""
+    failed = [row for row in db.status or status(db, project)
+              if row["project"] == project and (row["retried"] or row["abandoned"])]
+    failed.sort(key=lambda row: (row["abandoned"], row["retried"]), reverse=True)
     return db.rows("""
-        SELECT queue AS name, free AS ready, claimed, delayed, dead_letters,
-            oldest_age AS oldest_ready_age, paused, left(last_error, 300) AS last_error,
-            last_error_at
-        FROM @queue_depth(NULL::text)""", MEMBER)
+        SELECT n AS name, left(last_error, 300) AS last_error, last_error_at
+        FROM unnest(%(names)s::text[]) AS n CROSS JOIN LATERAL @job_stats(n)
+        WHERE last_error IS NOT NULL""", MEMBER, names=[row["name"] for row in failed[:500]])
 
 
 def sources(db, _):
@@ -66,17 +69,14 @@ def queue(db, _, name):
     """A queue: its metadata, its dead letter queue, its numbers, and its last failed job."""
     found = db.rows("""
         SELECT created_at, jsonb_pretty(metadata) AS metadata, paused,
-            metadata ? '_keep_finished' AS keeps, metadata->>'_dead_letter_queue' AS dead
+            metadata ? '_keep_finished' AS keeps
         FROM @queue_get(%(q)s::text)""", MEMBER, q=name)
     if not found:
         return {"queue": found}
-    dead = found[0]["dead"] or name + ".dead"
-    if not db.rows("SELECT 1 WHERE @queue_exists(left(%(dead)s::text, 64))", dead=dead):
-        dead = None
     jobs = db.rows("""
         SELECT queue, state, running, concurrency, reason, message_id AS message, pid,
             running_since, progress, handler FROM @job_list(%(q)s::text)""", ADMIN, q=name)
-    return {"queue": found, "dead": dead, "jobs": jobs, "admin": not jobs.why,
+    return {"queue": found, "dead": letters_of(db, name), "jobs": jobs, "admin": not jobs.why,
             "depth": db.rows("""
                 SELECT queue AS name, free AS ready, claimed, delayed, dead_letters,
                     oldest_age AS oldest_ready_age, paused, left(last_error, 2000) AS error,
@@ -88,6 +88,16 @@ def queue(db, _, name):
             "failed": not jobs.why and db.rows("""
                 SELECT message_id AS message, attempt, at, left(error, 2000) AS error
                 FROM @job_errors(%(q)s::text, 1)""", ADMIN, q=name)}
+
+
+def letters_of(db, name):
+    """The queue that has the dead letters of this one; None if there is none."""
+    found = db.rows("""
+        SELECT dead FROM (
+            SELECT left(coalesce(metadata->>'_dead_letter_queue', name || '.dead'), 64) AS dead
+            FROM @queue_get(%(q)s::text)) AS q
+        WHERE @queue_exists(dead)""", MEMBER, q=name)
+    return found[0]["dead"] if found else None
 
 
 #
@@ -104,7 +114,9 @@ def messages(db, _, name, state, find, after):
 
 
 def dead_letters(db, _, name, find, before):
-    """Dead letters, the latest first; those whose body contains something, the oldest first."""
+    """Dead letters of a queue, the latest first; those whose body contains something, the oldest
+    first."""
+    name = letters_of(db, name) or name
     columns = """id, origin_queue, origin_id, reason, left(last_error, 300) AS error,
         claim_count AS attempts, died_at, left(body::text, 300) AS body"""
     if find:
@@ -334,5 +346,5 @@ def schedules(db, _):
 
 
 READS = {function.__name__: function for function in (
-    status, names, depths, sources, queue, messages, dead_letters, finished, failures, groups,
+    status, names, failing, sources, queue, messages, dead_letters, finished, failures, groups,
     message, body, jobs, batches, batch, schedules)}

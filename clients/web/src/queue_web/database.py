@@ -57,6 +57,7 @@ class Database:
     def __init__(self, db, role):
         self.db, self.role = db, role
         self.refused = {}           # by statement and values: (why, until)
+        self.status = None          # what data.status() has read last
         found = db.execute(ABOUT).fetchone()
         if not found:
             raise Ended('This database has no extension "queue".')

@@ -92,7 +92,8 @@ def changed(session, name, values):
         if not error.sqlstate or error.sqlstate.startswith("57P"):
             return f"The connection was lost: look whether it was done. {error}"
         if error.sqlstate == "42501":
-            return f"Not done. The role {reader.role} may not do this: it needs {ACTIONS[name].needs}."
+            return (f"Not done. The role {reader.role} may not do this: it needs "
+                    f"{ACTIONS[name].needs}.")
         return f"Not done. {sentence(error, reader.role, ACTIONS[name].needs)}"
     finally:
         db.close()

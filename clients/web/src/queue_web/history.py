@@ -191,7 +191,8 @@ class History:
             numbers = range(end - ring.points + 1, end + 1)
             codes = ring.codes(slot, column, numbers)
         now = self.clock()
-        return [(min((n + 1) * ring.step, now), decode(code, column)) for n, code in zip(numbers, codes)]
+        return [(min((n + 1) * ring.step, now), decode(code, column))
+                for n, code in zip(numbers, codes)]
 
     def rate(self, project, name, column):
         """The latest number of a column; None if there is none."""

@@ -35,60 +35,51 @@ def queues_page(session):
     project, find, only, sort, after = (arg("project"), arg("find"), arg("only"), arg("sort"),
                                         number("after"))
     reader = session.reader
-    rows, projects = all_queues(reader, project, find, after)
+    rows, projects, named = all_queues(reader, project, find, after)
     own = [row for row in rows if not letters(row)]     # dead letters are counted with their queues
     troubles = sorted(filter(trouble, own), key=trouble, reverse=True)
     totals = summed(own)
     if reader.db.monitor:
-        shown = [r for r in beside(reader, project, rows) if find in r["name"] and chosen(r, only)]
+        shown = [r for r in beside(named, rows) if find in r["name"] and chosen(r, only)]
         if sort in ("dead_letters", "oldest_ready_age", "ready", "claimed", "delayed"):
             shown.sort(key=lambda r: -(r[sort] or 0))
         shown, count = shown[after:], len(shown)
     else:
         shown, count = rows, None
     more = len(shown) > QUEUES and after + QUEUES
-    return render("Queues", "queues", session, monitor=reader.db.monitor, why=rows.why, rows=shown[:QUEUES],
-                  count=count, more=more, totals=totals, troubles=troubles[:TROUBLES],
+    return render("Queues", "queues", session, monitor=reader.db.monitor, why=rows.why,
+                  rows=shown[:QUEUES], count=count, more=more, totals=totals, troubles=troubles[:TROUBLES],
                   hidden=max(0, len(troubles) - TROUBLES), projects=projects, find=find, only=only,
                   sort=sort, history=reader.history, numbers=not rows or "ready" in rows[0])
 
 
 def all_queues(reader, project, find, after):
-    """The queues of the project, with last errors where the role may see them; all projects."""
-    depths, = reader.get(("depths", project))
-    if reader.db.monitor:
-        rows, = reader.get(("status", ""))
-        projects = sorted({r["project"] for r in rows} | {project})
-        own = type(rows)(r for r in rows if r["project"] == project)
-        own.why = rows.why
-    else:
+    """The queues of the project, with last errors where the role may see them; all projects;
+    the dead letter queues that are named."""
+    if not reader.db.monitor:
         own, = reader.get(("names", project, find, after))
-        projects = [project]
-    errors = {r["name"]: r for r in depths if r["last_error"]}
-    for row in own:
-        row["last_error"] = errors.get(row["name"], {}).get("last_error")
-        row["last_error_at"] = errors.get(row["name"], {}).get("last_error_at")
-    return own, projects
+        return own, [project], []
+    rows, named, failing = reader.get(("status", ""), ("sources", project), ("failing", project))
+    errors = {row["name"]: row["last_error"] for row in failing}
+    own = type(rows)(row | {"last_error": errors.get(row["name"])}
+                     for row in rows if row["project"] == project)
+    own.why = rows.why
+    return own, sorted({row["project"] for row in rows} | {project}), named
 
 
-def beside(reader, project, rows):
+def beside(named, rows):
     """The queues, with those that have dead letters beside the ones that these came from."""
-    named, = reader.get(("sources", project))
     sources = {row["dead"]: row["name"] for row in named}
+    targets = {row["name"]: row["dead"] for row in named}
     known = {row["name"]: row for row in rows}
     shown = []
     for row in rows:
         source = sources.get(row["name"]) or row["name"].removesuffix(".dead")
         is_letters = row["is_dead_letter_queue"] and source in known and source != row["name"]
         if not is_letters:
-            row["letters"] = next((d for d in (sources_of(named, row["name"]), row["name"] + ".dead")
-                                   if d in known), None)
-            shown.append(row)
+            dead = targets.get(row["name"], row["name"] + ".dead")
+            shown.append(row | {"letters": dead if dead in known else None})
     return shown
-
-
-def sources_of(named, name):
-    return next((row["dead"] for row in named if row["name"] == name), None)
 
 
 def letters(row):
@@ -129,72 +120,70 @@ def summed(rows):
 def queue_page(session):
     """A queue: its numbers, and one of its lists."""
     reader, project, name = session.reader, arg("project"), arg("q")
-    found, = reader.get(("queue", project, name))
-    row = number_row(reader, project, name, found)
+    tab = arg("tab") if arg("tab") in TABS else ""
+    key, wrong = list_key(project, name, tab)
+    found, *others = reader.get(("queue", project, name), *[key] * bool(key),
+                                *[("status", "")] * bool(reader.db.monitor))
+    row = number_row(reader, project, name, found, others[-1] if reader.db.monitor else ())
     if not row and not found["queue"] and not found["queue"].why:
         raise HTTPError(404, "There is no such queue.")
-    tab = arg("tab") if arg("tab") in TABS else ""
     span = arg("span") if arg("span") in LABELS else "5m"
     points = [reader.history.points(project, name, c, span) for c in range(len(COLUMNS))]
-    listed = lists(reader, project, name, tab, found)
+    rows = others[0] if key else []
+    shown, more = cut(rows, tab)
     return render(f"Queue {name}", "queue", session, name=name, row=row, found=found, tabs=TABS,
-                  tab=tab, span=span, spans=LABELS, points=points, outcomes=OUTCOMES,
+                  tab=tab, rows=shown, more=more, wrong=wrong, why=getattr(rows, "why", None),
+                  read_at=getattr(rows, "now", None), letters=found.get("dead") or name,
+                  offered=offered_in(tab), span=span, spans=LABELS, points=points, outcomes=OUTCOMES,
                   source=source_of(reader, project, name, row), actions=actions, find=arg("find"),
-                  outcome=arg("outcome"), **listed)
+                  outcome=arg("outcome"))
 
 
-def number_row(reader, project, name, found):
+def number_row(reader, project, name, found, status):
     """The numbers of a queue, from where the role can read them."""
-    row = None
-    if reader.db.monitor:
-        rows, = reader.get(("status", ""))
-        row = next((r for r in rows if (r["project"], r["name"]) == (project, name)), None)
+    row = next((r for r in status if (r["project"], r["name"]) == (project, name)), None)
     if not row and found.get("depth"):
-        row = dict(found["depth"][0], completed=None, pushed=None)
-        if found["counted"]:
-            row["completed"] = found["counted"][0]["completed"]
+        counted = found["counted"][0] if found["counted"] else {}
+        row = found["depth"][0] | {"completed": counted.get("completed"), "pushed": None}
         reader.history.keep([row], project)
     return row
 
 
 def source_of(reader, project, name, row):
     """The queue that sends its dead letters here."""
-    if not (row and row.get("is_dead_letter_queue")) and not name.endswith(".dead"):
+    if name.endswith(".dead"):
+        return name.removesuffix(".dead")
+    if not row or not row.get("is_dead_letter_queue"):
         return None
     named, = reader.get(("sources", project))
-    return next((r["name"] for r in named if r["dead"] == name),
-                name.removesuffix(".dead") if name.endswith(".dead") else None)
+    return next((r["name"] for r in named if r["dead"] == name), None)
 
 
-def lists(reader, project, name, tab, found):
-    """The rows of a list, where it goes on, and what can be done with them."""
-    find, error, state = arg("find").strip(), "", None
+def list_key(project, name, tab):
+    """What the reader is asked for a list, and what is wrong with what was typed."""
+    find, wrong = arg("find").strip(), ""
     try:
         find = filter_of(find) if find else None
-    except ValueError as wrong:
-        find, error = None, str(wrong)
-    found.setdefault("dead", None)
-    letters = found["dead"] or name
+    except ValueError as error:
+        find, wrong = None, str(error)
     if tab == "dead":
-        rows, = reader.get(("dead_letters", project, letters, find, number("after")))
-        state = "dead"
-    elif tab == "finished":
-        rows, = reader.get(("finished", project, name, arg("outcome"), number("after")))
-    elif tab == "failures":
+        return ("dead_letters", project, name, find, number("after")), wrong
+    if tab == "finished":
+        return ("finished", project, name, arg("outcome"), number("after")), wrong
+    if tab == "failures":
         after = arg("after") if re.fullmatch(r"[0-9T:.+-]{0,40}", arg("after")) else ""
-        rows, = reader.get(("failures", project, name, after))
-    elif tab == "groups":
-        rows, = reader.get(("groups", project, name, arg("after")))
-    elif tab:
-        state = tab if tab in STATES else None
-        rows, = reader.get(("messages", project, name, state, find, number("after")))
-    else:
-        rows = []
-    shown, more = cut(rows, tab)
-    offered = actions.OF_MESSAGES[:] if tab == "all" else actions.offered(state)
-    return {"rows": shown, "more": more, "wrong": error, "letters": letters,
-            "why": getattr(rows, "why", None), "read_at": getattr(rows, "now", None),
-            "offered": [a for a in offered if tab == "dead" or a != "redrive"]}
+        return ("failures", project, name, after), wrong
+    if tab == "groups":
+        return ("groups", project, name, arg("after")), wrong
+    state = tab if tab in STATES else None
+    return (("messages", project, name, state, find, number("after")) if tab else None), wrong
+
+
+def offered_in(tab):
+    """The actions below a list."""
+    if tab == "all":
+        return [name for name in actions.OF_MESSAGES if name != "redrive"]
+    return actions.offered(tab)
 
 
 def cut(rows, tab):
@@ -230,8 +219,8 @@ def message_page(session):
         died = found.get("died")
         where = (died[0]["queue"], died[0]["id"]) if died else None
         state = "dead" if died else state
-    return render(f"Message {number('id')}", "message", session, name=arg("q"), number=number("id"),
-                  row=row, state=state, found=found, where=where, actions=actions,
+    return render(f"Message {number('id')}", "message", session, name=arg("q"),
+                  number=number("id"), row=row, state=state, found=found, where=where, actions=actions,
                   offered=actions.offered(state) if where else ())
 
 
@@ -243,7 +232,8 @@ def body_page(session):
     if not rows:
         raise HTTPError(404, rows.why or "There is no such message any more.")
     response.content_type = "application/json; charset=utf-8"
-    response.set_header("Content-Disposition", f'attachment; filename="message-{number("id")}.json"')
+    response.set_header("Content-Disposition",
+                        f'attachment; filename="message-{number("id")}.json"')
     return rows[0]["body"]
 
 

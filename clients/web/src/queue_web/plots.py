@@ -46,7 +46,8 @@ def plot(points, label, unit, span):
     """A plot with axes; each point says its value under the pointer, and to the keyboard."""
     known = [v for _, v in points if v is not None]
     if not known:
-        return Html(f'<p class="none">{label}: nothing was kept in the last {LABELS[span]} yet.</p>')
+        return Html(f'<p class="none">{label}: nothing was kept in the last {LABELS[span]}'
+                    " yet.</p>")
     say = age if unit == "age" else short
     top = nice_age(max(known)) if unit == "age" else nice(max(known))
     wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
@@ -85,8 +86,8 @@ def axes(top, say, span, y):
     """Three lines with the numbers that they stand for, and the times below."""
     parts = []
     for value in (0, top / 2, top):
-        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}"/>'
-                     f'<text x="{LEFT - 5}" y="{y(value) + 4:.1f}" class="end">{say(value)}</text>')
+        parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" '
+                     f'y2="{y(value):.1f}"/><text x="{LEFT - 5}" y="{y(value) + 4:.1f}" class="end">{say(value)}</text>')
     step, count = SPANS[span]
     for part, css in ((0, ""), (0.5, "middle"), (1, "end")):
         x = LEFT + (WIDTH - LEFT - RIGHT) * part

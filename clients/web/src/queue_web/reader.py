@@ -79,10 +79,10 @@ class Reader(threading.Thread):
         self.between()
         with self.condition:
             self.condition.wait_for(lambda: self.wanted or self.ended, SAMPLE / 2)
-            keys = set(self.wanted)
+            keys = dict(self.wanted)
         begin = time.monotonic()
         if self.db.monitor and self.history.due():
-            keys.add(("status", ""))        # for the plots
+            keys[("status", "")] = None     # for the plots
         read = self.round(keys)
         with self.condition:
             self.cache = {k: v for k, v in self.cache.items() if v[1] > begin - 120} | read

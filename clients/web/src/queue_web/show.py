@@ -105,8 +105,8 @@ def when(value, now=None):
     shown = clock(value)
     if parsed(value).date() == parsed(now).date():
         shown = shown[11:]          # of today
-    return Html(f'<time datetime="{escape(value)}" title="{clock(value)}"><b>{away(value, now)}</b> '
-                f"<span>{shown}</span></time>")
+    return Html(f'<time datetime="{escape(value)}" title="{clock(value)}">'
+                f"<b>{away(value, now)}</b> <span>{shown}</span></time>")
 
 
 def chip(state, more=""):

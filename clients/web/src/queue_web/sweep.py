@@ -23,7 +23,8 @@ COUNT = """
 IDS = """
     coalesce(array_agg(id) FILTER (WHERE state = ANY (%(states)s::text[])), '{}')::text || ' '
         || coalesce(max(id), 0)
-    FROM @queue_browse(%(q)s::text, %(state)s::text, %(find)s::jsonb, %(after)s::bigint, %(page)s::int)"""
+    FROM @queue_browse(%(q)s::text, %(state)s::text, %(find)s::jsonb, %(after)s::bigint,
+        %(page)s::int)"""
 
 
 class Sweep:

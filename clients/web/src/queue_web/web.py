@@ -32,7 +32,8 @@ def number(name):
 
 def here(**values):
     """The address of this page, with other values.  Only what is typed into URLs is in it."""
-    kept = {k: request.query.getunicode(k) for k in request.query if k not in ("auto", "self", "path")}
+    kept = {k: request.query.getunicode(k) for k in request.query
+            if k not in ("auto", "self", "path")}
     return url(request.path, **kept | values)
 
 

@@ -8,7 +8,7 @@
 % end
 % if source:
 {{!show.chip("letters")}} of queue {{!link(source, "/queue", q=source, tab="dead")}}
-% elif found["dead"]:
+% elif found.get("dead"):
 Dead letters go to {{!link(found["dead"], "/queue", q=found["dead"])}}
 % end
 </p>
