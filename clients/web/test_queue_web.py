@@ -177,6 +177,9 @@ def setup():
     sql("DO $$ DECLARE m queue_message; BEGIN FOR m IN SELECT * FROM queue_claim('odd') LOOP"
         " PERFORM message_retry('odd', m.id, m.claim_id, repeat('שגיאה ', 20000), 600);"
         " END LOOP; END $$")
+    sql("""CREATE SCHEMA cron; GRANT USAGE ON SCHEMA cron TO PUBLIC;
+        CREATE VIEW cron.job AS SELECT 1 AS jobid, 'planted' AS command;
+        GRANT SELECT ON cron.job TO PUBLIC""")
     with open(os.path.join(HERE, "../../test/planted.sql"), encoding="ascii") as file:
         sql(file.read())                # functions that queue_web must not call
     with open(os.path.join(DATA, "pg_hba.conf"), "w", encoding="ascii") as file:
@@ -523,6 +526,9 @@ def test_queue(boss, owner):
     has(boss.text, "&lt;h1&gt;retried&lt;/h1&gt;", "errors with their texts")
     boss.get("/queue", q="html")
     has(boss.words(), "Last failure <h1>", "the last one stands out")
+    boss.get("/schedules")
+    has(boss.words(), "This database has no extension pg_cron.", "no schedules")
+    report("planted" not in boss.text, "but for those of the extension pg_cron")
     boss.get("/queue", q="html", tab="groups")
     has(boss.text, "&lt;img src=x", "groups")
     has(boss.text, "Next page", "and more of them")
@@ -1147,10 +1153,15 @@ def test_browser(browser, program, width, scheme):
     where = browser.run("return document.getElementById('where').innerText")
     report(all(w in where for w in ("postgres", "PostgreSQL 1", "boss")),
            "database, server and role are named", where)
+    if width < 500:
+        rows = browser.run("""return [...document.querySelectorAll('.list tbody tr')].map(
+            e => e.getBoundingClientRect().height)""")
+        report(len(rows) == 50 and max(rows) <= 75, "ten queues are on a screen of a phone", rows)
     browser.tab_to("find")
     browser.press("tml")
     browser.enter("Show")
     has(browser.text(), "1 queue", "a filter")
+    has(browser.text(), "html.dead", "with its dead letters beside it")
     browser.enter("/queue?q=html")
     browser.examine("a queue", width)
     browser.enter("All")

@@ -13,7 +13,7 @@
 <td role="cell" data-label="">{{!link(r["message"], "/message", q=r["queue"], id=r["message"]) if r["message"] else "–"}}</td>
 <td role="cell" data-label="since">{{!show.when(r["running_since"], handlers.now)}}</td>
 <td role="cell" data-label="">{{!show.progress(r["progress"].get("done"), r["progress"].get("total"), r["progress"].get("note")) if r["progress"] else "–"}}</td>
-<td role="cell" data-label="" class="error">{{!show.line(r["reason"])}}</td></tr>
+<td role="cell" data-label="" class="error{{"" if r["reason"] else " zero"}}">{{!show.line(r["reason"])}}</td></tr>
 % end
 </tbody></table>
 % end

@@ -73,7 +73,7 @@
 % elif key in numeric:
 <td role="cell" data-label="{{key}}" class="num{{"" if value else " zero"}}">{{show.number(value)}}</td>
 % else:
-<td role="cell" data-label="" class="{{"error" if key in ("error", "reason") else "text"}}{{"" if value not in (None, "") else " zero"}}">{{!show.line(value)}}</td>
+<td role="cell" data-label="" class="{{"error" if key == "error" else "why" if key == "reason" else "text"}}{{"" if value not in (None, "") else " zero"}}">{{!show.line(value)}}</td>
 % end
 % end
 % if tab == "dead":

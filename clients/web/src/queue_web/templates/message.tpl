@@ -1,12 +1,7 @@
 % now = found["rows"].now
 % letter = found["dead"][0] if found.get("dead") else None
-<p class="under">{{!show.chip("retry" if row and state == "delayed" and row["attempts"] else state)}} in queue {{!link(name, "/queue", q=name)}}
-% if state == "delayed" and row.get("due_at"):
-, due {{!show.when(row["due_at"], now)}}
-% elif state == "claimed":
-, claimed until {{!show.when(row["claimed_until"], now)}}
-% end
-</p>
+<p class="under">{{!show.chip("retry" if row and state == "delayed" and row["attempts"] else state)}} in queue {{!link(name, "/queue", q=name)}}{{", due" if state == "delayed" and row.get("due_at") else ", claimed until" if state == "claimed" else ""}}
+{{!show.when(row["due_at"] if state == "delayed" else row["claimed_until"], now) if state in ("delayed", "claimed") else ""}}</p>
 % if found["rows"].why:
 <p class="none">{{found["rows"].why}}</p>
 % elif not row:

@@ -3,11 +3,7 @@
 % f = failed[0]
 <section class="failed" id="failed"><h2>Last failure</h2>
 <pre dir="auto">{{f["error"]}}</pre>
-<p>{{!show.when(f["at"], found["queue"].now)}}
-% if f.get("message"):
-, attempt {{f["attempt"]}} at {{!link(f"message {f['message']}", "/message", q=name, id=f["message"])}}
-% end
-</p></section>
+<p>{{!show.when(f["at"], found["queue"].now)}}{{", attempt %s at " % f["attempt"] if f.get("message") else ""}}{{!link(f"message {f['message']}", "/message", q=name, id=f["message"]) if f.get("message") else ""}}</p></section>
 % end
 % running = [j for j in found.get("jobs") or () if j["message"]]
 % for j in (found.get("jobs") or ())[:1]:
