@@ -786,7 +786,8 @@ def test_reads(module, port, seconds):
     gaps = [b - a for a, b in zip(rounds, rounds[1:])]
     report(gaps and min(gaps) >= module.settings.ROUND * 0.99, "rounds of reads are a second apart",
            f"{min(gaps or [0])}")
-    report(max(keys) <= 11, "and read what twenty viewers want once", max(keys))
+    # ten queues, and three things for the page of all queues
+    report(max(keys) <= 13, "and read what twenty viewers want once", max(keys))
 
 
 def cpu_of(pid):

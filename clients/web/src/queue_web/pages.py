@@ -35,51 +35,51 @@ def queues_page(session):
     project, find, only, sort, after = (arg("project"), arg("find"), arg("only"), arg("sort"),
                                         number("after"))
     reader = session.reader
-    rows, projects, named = all_queues(reader, project, find, after)
+    rows, projects, named, errors = all_queues(reader, project, find, after)
     own = [row for row in rows if not letters(row)]     # dead letters are counted with their queues
     troubles = sorted(filter(trouble, own), key=trouble, reverse=True)
     totals = summed(own)
     if reader.db.monitor:
-        shown = [r for r in beside(named, rows) if find in r["name"] and chosen(r, only)]
+        shown, targets = beside(named, rows)
+        shown = [r for r in shown if find in r["name"] and chosen(r, only)]
         if sort in ("dead_letters", "oldest_ready_age", "ready", "claimed", "delayed"):
             shown.sort(key=lambda r: -(r[sort] or 0))
         shown, count = shown[after:], len(shown)
     else:
-        shown, count = rows, None
+        shown, count, targets = rows, None, {}
     more = len(shown) > QUEUES and after + QUEUES
     return render("Queues", "queues", session, monitor=reader.db.monitor, why=rows.why,
-                  rows=shown[:QUEUES], count=count, more=more, totals=totals, troubles=troubles[:TROUBLES],
-                  hidden=max(0, len(troubles) - TROUBLES), projects=projects, find=find, only=only,
-                  sort=sort, history=reader.history, numbers=not rows or "ready" in rows[0])
+                  rows=shown[:QUEUES], count=count, more=more, totals=totals, errors=errors,
+                  targets=targets, troubles=troubles[:TROUBLES],
+                  hidden=max(0, len(troubles) - TROUBLES),
+                  projects=projects, find=find, only=only, sort=sort, history=reader.history,
+                  numbers=not rows or "ready" in rows[0])
 
 
 def all_queues(reader, project, find, after):
-    """The queues of the project, with last errors where the role may see them; all projects;
-    the dead letter queues that are named."""
+    """The queues of the project, all projects, the dead letter queues that are named, and last
+    errors by queue, where the role may see them."""
     if not reader.db.monitor:
         own, = reader.get(("names", project, find, after))
-        return own, [project], []
+        return own, [project], [], {row["name"]: row.get("last_error") for row in own}
     rows, named, failing = reader.get(("status", ""), ("sources", project), ("failing", project))
-    errors = {row["name"]: row["last_error"] for row in failing}
-    own = type(rows)(row | {"last_error": errors.get(row["name"])}
-                     for row in rows if row["project"] == project)
+    own = type(rows)(row for row in rows if row["project"] == project)
     own.why = rows.why
-    return own, sorted({row["project"] for row in rows} | {project}), named
+    return (own, sorted({row["project"] for row in rows} | {project}), named,
+            {row["name"]: row["last_error"] for row in failing})
 
 
 def beside(named, rows):
-    """The queues, with those that have dead letters beside the ones that these came from."""
-    sources = {row["dead"]: row["name"] for row in named}
-    targets = {row["name"]: row["dead"] for row in named}
-    known = {row["name"]: row for row in rows}
-    shown = []
+    """The queues but for those that have the dead letters of another one; and for each queue
+    the one that has its own."""
+    known = {row["name"] for row in rows}
+    targets = {row["name"]: row["dead"] for row in named if row["dead"] in known}
     for row in rows:
-        source = sources.get(row["name"]) or row["name"].removesuffix(".dead")
-        is_letters = row["is_dead_letter_queue"] and source in known and source != row["name"]
-        if not is_letters:
-            dead = targets.get(row["name"], row["name"] + ".dead")
-            shown.append(row | {"letters": dead if dead in known else None})
-    return shown
+        source = row["name"].removesuffix(".dead")
+        if source != row["name"] and source in known and letters(row):
+            targets.setdefault(source, row["name"])
+    hidden = set(targets.values())
+    return [row for row in rows if row["name"] not in hidden], targets
 
 
 def letters(row):
@@ -134,7 +134,8 @@ def queue_page(session):
     return render(f"Queue {name}", "queue", session, name=name, row=row, found=found, tabs=TABS,
                   tab=tab, rows=shown, more=more, wrong=wrong, why=getattr(rows, "why", None),
                   read_at=getattr(rows, "now", None), letters=found.get("dead") or name,
-                  offered=offered_in(tab), span=span, spans=LABELS, points=points, outcomes=OUTCOMES,
+                  offered=offered_in(tab), span=span, spans=LABELS, points=points,
+                  outcomes=OUTCOMES,
                   source=source_of(reader, project, name, row), actions=actions, find=arg("find"),
                   outcome=arg("outcome"))
 
@@ -220,7 +221,8 @@ def message_page(session):
         where = (died[0]["queue"], died[0]["id"]) if died else None
         state = "dead" if died else state
     return render(f"Message {number('id')}", "message", session, name=arg("q"),
-                  number=number("id"), row=row, state=state, found=found, where=where, actions=actions,
+                  number=number("id"), row=row, state=state, found=found, where=where,
+                  actions=actions,
                   offered=actions.offered(state) if where else ())
 
 

@@ -41,8 +41,8 @@
 % if show.old(r["oldest_ready_age"]):
 <span class="chip warn"><span aria-hidden="true">▲</span> waits for {{show.age(r["oldest_ready_age"])}}</span>
 % end
-% if r.get("last_error"):
-<span class="said">{{!show.line(r["last_error"])}}</span>
+% if errors.get(r["name"]):
+<span class="said">{{!show.line(errors[r["name"]])}}</span>
 % end
 </li>
 % end
@@ -109,8 +109,8 @@ they are read. Membership in queue_monitor shows all.</p>
 % elif r.get("is_dead_letter_queue"):
 {{!show.chip("letters")}}
 % end
-% if r.get("letters"):
-<a class="beside" href="{{url("/queue", q=name, tab="dead")}}"><span aria-hidden="true">↳</span> <bdi>{{r["letters"]}}</bdi></a>
+% if targets.get(name):
+<a class="beside" href="{{url("/queue", q=name, tab="dead")}}"><span aria-hidden="true">↳</span> <bdi>{{targets[name]}}</bdi></a>
 % end
 </td>
 <td role="cell" data-label="dead" class="num{{" zero" if not r.get("dead_letters") else " bad"}}">
@@ -127,7 +127,7 @@ they are read. Membership in queue_monitor shows all.</p>
 % end
 % rate = history.rate(project, name, 3)
 <td role="cell" data-label="done/s" class="num{{" zero" if not rate else ""}}">{{!plots.spark(history.points(project, name, 3), "done per second") if rate else ""}} {{show.short(rate)}}</td>
-<td role="cell" data-label="" class="error{{" zero" if not r.get("last_error") else ""}}">{{!show.line(r.get("last_error"))}}</td>
+<td role="cell" data-label="" class="error{{" zero" if not errors.get(name) else ""}}">{{!show.line(errors.get(name))}}</td>
 </tr>
 % end
 </tbody>
