@@ -34,9 +34,9 @@
 #include "catalog/relations.h"
 #include "claim/cancel.h"
 #include "claim/claim_commit.h"
+#include "claim/claim_message.h"
 #include "claim/group_rate.h"
 #include "commands/queue_cmds.h"
-#include "jobs/handler.h"
 #include "jobs/runner_pool.h"
 #include "map/lanes_table.h"
 #include "map/shmem_maps.h"
@@ -50,7 +50,6 @@
 #include "shmem/depth_state.h"
 #include "shmem/error_state.h"
 #include "shmem/shmem.h"
-#include "stats/counters.h"
 #include "storage/batches.h"
 #include "storage/counts.h"
 #include "storage/pending.h"
@@ -98,7 +97,7 @@ _PG_init(void)
 	shmem_init();
 
 	catalog_init();
-	queue_table_init();
+	shmem_register_owner(queue_owner);
 
 	/*
 	 * At the end of a transaction, the callbacks of the modules run in this
@@ -118,13 +117,11 @@ _PG_init(void)
 	previous_hook = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;
 	launcher_init();
-	queue_cmds_init();
-	handler_init();
+	claim_register_dead_letters(queue_require_dead_letters);
 	role_init();
 	group_rate_init();
 	claim_commit_init();
 	cancel_init(pool_cancel_message);
-	counters_init();
 	batches_init();
 	group_init();
 }

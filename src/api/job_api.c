@@ -49,22 +49,14 @@ PG_FUNCTION_INFO_V1(sql_job_list);
 PG_FUNCTION_INFO_V1(sql_queue_handler_problem);
 PG_FUNCTION_INFO_V1(sql_job_progress);
 
-/* The processes and sessions that run a job of this database */
-typedef struct RunningJobs
-{
-	Runner	   *runners;
-	int			n;
-} RunningJobs;
-
 static void get_handler_options(FunctionCallInfo fcinfo,
 								HandlerOptions *options);
 static void check_may_commit(FunctionCallInfo fcinfo);
 static Datum make_run_result(const RunCounts *counts, int64 began,
 							 RunEnd end);
 static void put_handler(FunctionCallInfo fcinfo, Handler *handler,
-						const RunningJobs *jobs);
+						const Runner *runners, int n);
 static const char *problem_of(Handler *handler);
-static const char *reason_of(const Handler *handler, const char *problem);
 static void add_handler_columns(ApiRow *row, Handler *handler, int running);
 static void add_job_columns(ApiRow *row, const Runner *runner);
 
@@ -268,24 +260,27 @@ sql_job_root(PG_FUNCTION_ARGS)
 
 /* --- What runs --- */
 
-/* Return a row for each job of a queue that runs, or one if none does. */
+/*
+ * Return a row for each job of a queue that runs, or one if none does.
+ * runners: those that run a job of this database.
+ */
 static void
 put_handler(FunctionCallInfo fcinfo, Handler *handler,
-			const RunningJobs *jobs)
+			const Runner *runners, int n)
 {
 	int			running = 0;
 	ApiRow		row = {0};
 
-	for (int i = 0; i < jobs->n; i++)
-		if (jobs->runners[i].queue_id == handler->row.queue_id)
+	for (int i = 0; i < n; i++)
+		if (runners[i].queue_id == handler->row.queue_id)
 			running++;
 	add_handler_columns(&row, handler, running);
-	for (int i = 0; i < jobs->n; i++)
-		if (jobs->runners[i].queue_id == handler->row.queue_id)
+	for (int i = 0; i < n; i++)
+		if (runners[i].queue_id == handler->row.queue_id)
 		{
 			ApiRow		job = row;
 
-			add_job_columns(&job, &jobs->runners[i]);
+			add_job_columns(&job, &runners[i]);
 			api_row_put(&job, fcinfo);
 		}
 	if (running == 0)
@@ -302,36 +297,23 @@ problem_of(Handler *handler)
 	return handler->paused ? NULL : handler_check(handler);
 }
 
-/*
- * Returns why a handler runs nothing although it may have messages, or NULL if
- * there is no reason that we know.  problem: that of problem_of()
- */
-static const char *
-reason_of(const Handler *handler, const char *problem)
-{
-	if (problem != NULL)
-		return problem;
-
-	/* The command that has paused the queue is reason enough. */
-	if (handler->paused)
-		return NULL;
-	if (setting_database_workers == 0 || setting_max_runners == 0 ||
-		setting_runners == 0)
-		return "no background process may run jobs (\"queue.database_workers\", \"queue.max_runners\", \"queue.runners\"): only job_run() does";
-	return NULL;
-}
-
 static void
 add_handler_columns(ApiRow *row, Handler *handler, int running)
 {
 	const char *problem = problem_of(handler);
+	const char *reason = problem;
 
+	/* The command that has paused the queue is reason enough. */
+	if (problem == NULL && !handler->paused &&
+		(setting_database_workers == 0 || setting_max_runners == 0 ||
+		 setting_runners == 0))
+		reason = "no background process may run jobs (\"queue.database_workers\", \"queue.max_runners\", \"queue.runners\"): only job_run() does";
 	api_row_add_text(row, handler->name);
 	api_row_add_text(row, handler_function_name(&handler->row.function));
 	api_row_add_text(row, problem != NULL ? "stopped" :
 					 handler->paused ? "paused" :
 					 running > 0 ? "running" : "idle");
-	api_row_add_text(row, reason_of(handler, problem));
+	api_row_add_text(row, reason);
 	api_row_add(row, Int32GetDatum(handler->row.options.concurrency));
 	api_row_add(row, Int32GetDatum(running));
 }
@@ -393,11 +375,12 @@ add_job_columns(ApiRow *row, const Runner *runner)
 Datum
 sql_job_list(PG_FUNCTION_ARGS)
 {
-	RunningJobs jobs;
+	Runner	   *runners;
+	int			n;
 	HandlerList list = {0};
 
 	InitMaterializedSRF(fcinfo, 0);
-	jobs.runners = pool_list(&jobs.n, true);
+	runners = pool_list(&n, true);
 	if (!PG_ARGISNULL(0))
 	{
 		const char *name = arg_queue_name(fcinfo, 0, "q");
@@ -406,7 +389,7 @@ sql_job_list(PG_FUNCTION_ARGS)
 
 		if (queue_open_or_notice(name, QUEUE_INSPECT, &queue) &&
 			handler_read(queue.id, &handler))
-			put_handler(fcinfo, &handler, &jobs);
+			put_handler(fcinfo, &handler, runners, n);
 		api_check_left(fcinfo, name);
 		return (Datum) 0;
 	}
@@ -420,7 +403,7 @@ sql_job_list(PG_FUNCTION_ARGS)
 		if (strcmp(list.items[i].project, setting_project) == 0 &&
 			queue_may_inspect(list.items[i].row.queue_id,
 							  GetUserId()))
-			put_handler(fcinfo, &list.items[i], &jobs);
+			put_handler(fcinfo, &list.items[i], runners, n);
 	}
 	return (Datum) 0;
 }

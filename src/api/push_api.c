@@ -54,7 +54,6 @@ static void get_unique_args(FunctionCallInfo fcinfo, int at,
 							NewMessage *message);
 static const char *get_push_args(FunctionCallInfo fcinfo, int body,
 								 bool has_batch, NewMessage *message);
-static text *dedup_body_key(Jsonb *body, Datum *ignore, int n);
 static Datum *get_elements(ArrayType *array, const char *name, Oid type,
 						   bool **nulls, int *n);
 static void set_group_keys(ArrayType *array, NewMessage *messages, int n);
@@ -285,10 +284,14 @@ sql_queue_push(PG_FUNCTION_ARGS)
 {
 	const char *name;
 	NewMessage	message;
+	Queue		queue;
+	int64		total = 0;
 
 	api_check_can_write("queue_push()");
 	name = get_push_args(fcinfo, 1, true, &message);
-	push_message(name, &message);
+	queue_open_or_create(name, QUEUE_PUSH, &queue);
+	push_prepare(&queue, &message, &total);
+	push_messages(&queue, &message, 1);
 	if (message.id == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64(message.id);
@@ -621,25 +624,6 @@ append_body(StringInfo out, Jsonb *body, Datum *ignore, int n)
 }
 
 /*
- * The key of a body: a SHA-256 digest in hexadecimal digits.  Keys of the body
- * that begin with "rootJob", and the n texts in ignore, are left out.
- */
-static text *
-dedup_body_key(Jsonb *body, Datum *ignore, int n)
-{
-	StringInfoData out;
-	Datum		normal;
-	Datum		digest;
-
-	initStringInfo(&out);
-	append_body(&out, body, ignore, n);
-	normal = PointerGetDatum(cstring_to_text_with_len(out.data, out.len));
-	digest = DirectFunctionCall1(sha256_bytea, normal);
-	return DatumGetTextP(DirectFunctionCall2(binary_encode, digest,
-											 CStringGetTextDatum("hex")));
-}
-
-/*
  * queue_dedup_key(body jsonb, ignore text[] = '{}') returns text
  *
  * A deduplication key for pushes: the SHA-256 digest of the body, in
@@ -657,7 +641,15 @@ sql_queue_dedup_key(PG_FUNCTION_ARGS)
 	Datum		array = arg_required(fcinfo, 1, "ignore");
 	Datum	   *ignore;
 	int			n;
+	StringInfoData out;
+	Datum		normal;
+	Datum		digest;
 
 	arg_texts(DatumGetArrayTypeP(array), "ignore", &ignore, &n);
-	PG_RETURN_TEXT_P(dedup_body_key(DatumGetJsonbP(body), ignore, n));
+	initStringInfo(&out);
+	append_body(&out, DatumGetJsonbP(body), ignore, n);
+	normal = PointerGetDatum(cstring_to_text_with_len(out.data, out.len));
+	digest = DirectFunctionCall1(sha256_bytea, normal);
+	PG_RETURN_DATUM(DirectFunctionCall2(binary_encode, digest,
+										CStringGetTextDatum("hex")));
 }

@@ -45,15 +45,15 @@ get_privilege(FunctionCallInfo fcinfo, int arg)
 {
 	char	   *name = TextDatumGetCString(arg_required(fcinfo, arg,
 														"privilege"));
-	QueuePrivilege privilege;
 
-	if (!acl_privilege_by_name(name, &privilege))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("parameter \"%s\" is not a privilege on queues: \"%s\"",
-						"privilege", name),
-				 errhint("The privileges are push, claim and admin.")));
-	return privilege;
+	for (int i = 0; i < QUEUE_PRIVILEGES; i++)
+		if (strcmp(name, queue_privileges[i].name) == 0)
+			return i;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("parameter \"%s\" is not a privilege on queues: \"%s\"",
+					"privilege", name),
+			 errhint("The privileges are push, claim and admin.")));
 }
 
 /*

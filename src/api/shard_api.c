@@ -10,7 +10,6 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "fmgr.h"
@@ -20,10 +19,12 @@
 
 #include "api/api_arg.h"
 #include "catalog/message_id.h"
+#include "catalog/row_check.h"
 #include "catalog/tables.h"
 #include "queue/queue_lock.h"
 #include "queue/registry.h"
 #include "queue/shard.h"
+#include "shmem/database_state.h"
 #include "stats/counters.h"
 #include "storage/pending.h"
 #include "util/args.h"
@@ -176,17 +177,16 @@ sql_queue_shard_written(PG_FUNCTION_ARGS)
 
 	if (TRIGGER_FIRED_FOR_ROW(trigger->tg_event))
 	{
-		TupleDesc	desc = RelationGetDescr(trigger->tg_relation);
-		bool		isnull;
-
-		shard_change(DatumGetInt16(heap_getattr(trigger->tg_newtuple,
-												Anum_shard_shard, desc,
-												&isnull)));
+		shard_change(DatumGetInt16(row_getattr(trigger->tg_relation,
+											   trigger->tg_newtuple,
+											   Anum_shard_shard)));
 		PG_RETURN_POINTER(NULL);
 	}
 	queue_invalidate();
+
+	/* The worker reads again the handlers of what is here now. */
 	if (TRIGGER_FIRED_BY_UPDATE(trigger->tg_event))
-		shard_write();
+		database_record_change(CHANGE_HANDLERS);
 	else
 		pending_record_restore(RelationGetRelid(trigger->tg_relation));
 	PG_RETURN_POINTER(NULL);

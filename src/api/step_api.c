@@ -65,7 +65,6 @@ static void check_fields(Jsonb *object, int n);
 static void parse_failure(Jsonb *object, int n, Failure *failure);
 static int64 get_integer(const JsonbValue *value, const char *field, int n);
 static int64 get_id(const JsonbValue *value, int n);
-static void get_done(ArrayType *array, StepOutcome *outcome);
 static void check_each_once(const StepOutcome *outcome);
 static void retry_failures(const Queue *queue, const ClaimId *claim,
 						   const StepOutcome *outcome);
@@ -80,10 +79,16 @@ static void end_claim(const Queue *queue, const ClaimId *claim,
 static void
 get_outcome(FunctionCallInfo fcinfo, StepOutcome *outcome)
 {
+	Datum	   *ids;
+
 	memset(outcome, 0, sizeof(StepOutcome));
 	outcome->has_done = !PG_ARGISNULL(2);
 	if (outcome->has_done)
-		get_done(PG_GETARG_ARRAYTYPE_P(2), outcome);
+		outcome->ndone = arg_ids("done", PG_GETARG_ARRAYTYPE_P(2), &ids);
+	outcome->done = palloc(outcome->ndone * sizeof(int64));
+	for (int i = 0; i < outcome->ndone; i++)
+		outcome->done[i] = DatumGetInt64(ids[i]);
+	qsort(outcome->done, outcome->ndone, sizeof(int64), message_id_cmp);
 	if (!PG_ARGISNULL(3))
 		parse_failures(PG_GETARG_JSONB_P(3), outcome);
 
@@ -91,18 +96,6 @@ get_outcome(FunctionCallInfo fcinfo, StepOutcome *outcome)
 	if (outcome->ndone > 0 || outcome->nfailed > 0)
 		(void) arg_required(fcinfo, 1, "claim_id");
 	check_each_once(outcome);
-}
-
-static void
-get_done(ArrayType *array, StepOutcome *outcome)
-{
-	Datum	   *ids;
-
-	outcome->ndone = arg_ids("done", array, &ids);
-	outcome->done = palloc(outcome->ndone * sizeof(int64));
-	for (int i = 0; i < outcome->ndone; i++)
-		outcome->done[i] = DatumGetInt64(ids[i]);
-	qsort(outcome->done, outcome->ndone, sizeof(int64), message_id_cmp);
 }
 
 static void

@@ -342,11 +342,7 @@ queue_launcher_main(Datum arg)
 		if (ProcDiePending)
 			proc_exit(1);
 		CHECK_FOR_INTERRUPTS();
-		if (ConfigReloadPending)
-		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
-		}
+		(void) background_reload();
 		if (pg_atomic_exchange_u32(database_are_new(), 0) != 0)
 			want_all_workers();
 		again = start_workers();

@@ -117,7 +117,6 @@ static TaskResult take_steps(TaskStep step, void *arg);
 static void recycle_segments(void);
 static bool forget_rates_step(void *arg);
 static void forget_rates(void);
-static bool forget_keys_step(void *arg);
 static void forget_keys(void);
 static bool history_step(void *arg);
 static void turn_history(void);
@@ -127,7 +126,6 @@ static bool has_to_look(void);
 static void look_for_changes(void);
 static bool sleep_until_due(void);
 static void set_next_round(void);
-static void reload_configuration(void);
 static void do_tasks(void);
 static void run_worker_round(bool woken);
 static void end_without_extension(void);
@@ -206,7 +204,7 @@ become_worker(Oid database)
 	 * the ring.
 	 */
 	database_map_missing(state, DT_NOBEGIN);
-	depth_lose_mine();
+	depth_lose();
 	pg_atomic_write_u64(&state->ring.due, 0);
 	return true;
 }
@@ -343,12 +341,6 @@ forget_rates(void)
 		memset(&sweep, 0, sizeof(sweep));
 }
 
-static bool
-forget_keys_step(void *arg)
-{
-	return dedup_forget((TimestampTz *) arg);
-}
-
 /*
  * Remove deduplication keys whose time is over, if that was not done a moment
  * ago.
@@ -363,7 +355,7 @@ forget_keys(void)
 	/* A time that is too far away was set before the clock was set back. */
 	if (now < keys_due && keys_due <= now + FORGET_KEYS_PAUSE)
 		return;
-	result = take_steps(forget_keys_step, &from);
+	result = take_steps(dedup_forget_step, &from);
 	keys_due = result == TASK_MORE ? DT_NOBEGIN : now + FORGET_KEYS_PAUSE;
 	if (result == TASK_MORE)
 		database_wake(DT_NOBEGIN, false);
@@ -547,21 +539,12 @@ set_next_round(void)
 
 /* --- Rounds --- */
 
-static void
-reload_configuration(void)
-{
-	if (!ConfigReloadPending)
-		return;
-	ConfigReloadPending = false;
-	ProcessConfigFile(PGC_SIGHUP);
-}
-
 /* Do some of each task, and all that is urgent. */
 static void
 do_tasks(void)
 {
 	static void (*const tasks[]) (void) = {
-		counts_recount, batches_round, due_queues, counts_round,
+		recount_round, batches_round, due_queues, counts_round,
 		recycle_segments, forget_rates, forget_keys, turn_history
 	};
 
@@ -600,7 +583,7 @@ run_worker_round(bool woken)
 		CHECK_FOR_INTERRUPTS();
 		if (has_to_look())
 			look_for_changes();
-		reload_configuration();
+		(void) background_reload();
 		do_tasks();
 	}
 
@@ -649,7 +632,7 @@ queue_worker_main(Datum arg)
 	while (!task_must_end())
 	{
 		CHECK_FOR_INTERRUPTS();
-		reload_configuration();
+		(void) background_reload();
 		run_worker_round(woken);
 		if (task_must_end())
 			break;

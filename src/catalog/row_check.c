@@ -59,16 +59,15 @@ typedef struct ColumnCheck
 	int			max;
 } ColumnCheck;
 
-/* What is checked of a table */
+/* What is checked of a table, besides that its columns are not null */
 typedef struct TableRules
 {
-	int			natts;			/* columns; 0 if nothing is checked */
 	int			nullable;		/* COLUMN() of those that may be null */
 	ColumnCheck columns[6];
 } TableRules;
 
 static const TableRules tables[CATALOG_RELATIONS] = {
-	[CATALOG_QUEUE] = {Natts_queue,
+	[CATALOG_QUEUE] = {
 		COLUMN(Anum_queue_push_roles) | COLUMN(Anum_queue_claim_roles) |
 		COLUMN(Anum_queue_admin_roles) | COLUMN(Anum_queue_dead_queue_id) |
 		COLUMN(Anum_queue_source_id),
@@ -80,55 +79,44 @@ static const TableRules tables[CATALOG_RELATIONS] = {
 			{Anum_queue_admin_roles, RULE_ARRAY}
 		}
 	},
-	[CATALOG_RING] = {Natts_ring, 0,
+	[CATALOG_RING] = {0,
 		{
 			{Anum_ring_active, RULE_INDEX, 0, MESSAGE_SEGMENTS - 1},
 			{Anum_ring_delayed, RULE_INDEX, FIRST_DELAYED_SEGMENT,
 			ALL_SEGMENTS - 1}
 		}
 	},
-	[CATALOG_SEGMENT] = {Natts_segment},
-	[CATALOG_DEDUP_KEY] = {Natts_dedup_key,
+	[CATALOG_DEDUP_KEY] = {
 		COLUMN(Anum_dedup_key_pushed_at) | COLUMN(Anum_dedup_key_kept_until),
 		{
 			{Anum_dedup_key_message_ids, RULE_ARRAY}
 		}
 	},
-	[CATALOG_ROOT_JOB] = {Natts_root_job},
-	[CATALOG_GROUPED] = {Natts_grouped},
-	[CATALOG_GROUP_RATE] = {Natts_group_rate},
-	[CATALOG_JOB_COUNTER] = {Natts_job_counter,
+	[CATALOG_JOB_COUNTER] = {
 		COLUMN(Anum_job_counter_last_error),
 		{
 			{Anum_job_counter_last_error, RULE_IN_ROW}
 		}
 	},
-	[CATALOG_HANDLER] = {Natts_handler,
+	[CATALOG_HANDLER] = {
 		COLUMN(Anum_handler_teardown_takes_jsonb) |
 		COLUMN(Anum_handler_teardown_schema) |
 		COLUMN(Anum_handler_teardown_name) | COLUMN(Anum_handler_stopped) |
 	COLUMN(Anum_handler_loaded_by)},
-	[CATALOG_SECRET] = {Natts_secret},
-	[CATALOG_SERVER] = {Natts_server},
-	[CATALOG_SHARD] = {Natts_shard},
-	[CATALOG_PUSH_ORIGIN] = {Natts_push_origin,
-	COLUMN(Anum_push_origin_message_id)},
-	[CATALOG_BATCH] = {Natts_batch,
+	[CATALOG_PUSH_ORIGIN] = {COLUMN(Anum_push_origin_message_id)},
+	[CATALOG_BATCH] = {
 		COLUMN(Anum_batch_closed_at) | COLUMN(Anum_batch_finished_at) |
 	COLUMN(Anum_batch_shard) | COLUMN(Anum_batch_name)},
-	[CATALOG_BATCH_PART] = {Natts_batch_part},
-	[CATALOG_TOPIC] = {Natts_topic,
+	[CATALOG_TOPIC] = {
 		COLUMN(Anum_topic_filter) | COLUMN(Anum_topic_publishers),
 		{
 			{Anum_topic_publishers, RULE_ARRAY}
 		}
-	},
-	[CATALOG_FINISHED_RING] = {Natts_finished_ring}
+	}
 };
 
 /* Of each table of the history */
 static const TableRules finished_rules = {
-	Natts_finished,
 	COLUMN(Anum_finished_batch) | COLUMN(Anum_finished_group_key) |
 	COLUMN(Anum_finished_result) | COLUMN(Anum_finished_error) |
 	COLUMN(Anum_finished_body),
@@ -157,14 +145,14 @@ row_array_is_plain(Datum value)
 	return result;
 }
 
-/* Returns what is checked of the rows of a table, or NULL. */
+/* Returns what is checked of the rows of a table; NULL for a segment. */
 static const TableRules *
 table_rules_of(Relation rel)
 {
 	for (int i = 0; i < CATALOG_RELATIONS; i++)
 		if (catalog_oid(i) == RelationGetRelid(rel))
 			return i >= CATALOG_FINISHED_0 && i < CATALOG_FINISHED_0_INDEX ?
-				&finished_rules : tables[i].natts > 0 ? &tables[i] : NULL;
+				&finished_rules : &tables[i];
 	return NULL;
 }
 
@@ -209,9 +197,9 @@ find_malformed_column(Relation rel, HeapTuple tuple)
 
 	/* Most rows have no nulls; a short row lacks its last columns. */
 	if (HeapTupleHasNulls(tuple) ||
-		HeapTupleHeaderGetNatts(tuple->t_data) < rules->natts)
+		HeapTupleHeaderGetNatts(tuple->t_data) < natts)
 	{
-		for (int i = 1; i <= Min(rules->natts, natts); i++)
+		for (int i = 1; i <= natts; i++)
 			if ((rules->nullable & COLUMN(i)) == 0 &&
 				heap_attisnull(tuple, i, RelationGetDescr(rel)))
 				return i;

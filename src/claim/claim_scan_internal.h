@@ -15,7 +15,6 @@
 #include "map/availability_reserve.h"
 #include "map/message_ranges.h"
 #include "storage/message_scan.h"
-#include "storage/pending_own.h"
 
 /* One pass removes or moves at most so many messages of each kind */
 #define EXPIRED_AT_ONCE		1000
@@ -108,11 +107,11 @@ typedef struct ScanPass
 	/* What is to be returned to the availability map */
 	TimestampTz range_due;		/* the range being scanned: when it was due */
 	MessageRanges skipped;		/* messages in it that may be free later */
-	int			own_scans;		/* for pending_rescan_own() */
-	int64		own_scanned_to; /* id of the last message that was scanned of
-								 * those that this transaction made free */
-	bool		own_skipped;	/* such messages were skipped that may be free
-								 * later */
+
+	/* What this transaction has made free itself (pending_take_own) */
+	MessageRanges own;			/* taken, to be returned */
+	MessageRanges own_skipped;	/* messages in it that may be free later */
+	int64		own_scanned_to; /* id of the last one that was scanned */
 
 	/* Groups */
 	GroupTurns	turns;			/* of which the pass has taken or counted

@@ -22,9 +22,9 @@
  *		LANE_STEP_GIVE	it is given to its lane
  *		LANE_STEP_TAKE	it is chosen, or counted by a probe
  *
- *	  What takes a message out of the range that is due, so also a probe that
- *	  gives it to its lane, counts the end of a claim that the message was in
- *	  (claim_ends.c).
+ *	  The worker's sweep counts the end of a claim that the message was in
+ *	  (counts_end_claim).  What else gives it to its lane leaves it in a range
+ *	  for a sweep.
  *
  *	  Removing and moving is done when the pass ends (claim_scan.c), for at
  *	  most EXPIRED_AT_ONCE etc. messages; others are skipped until later.
@@ -63,7 +63,7 @@
 #include "map/message_ranges.h"
 #include "push/dedup.h"
 #include "queue/options.h"
-#include "storage/claim_ends.h"
+#include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
@@ -268,13 +268,13 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 
 	/*
 	 * No sweep meets it again: the range is not due any more once we have
-	 * passed it, and after a rollback it is free at once.  Probes leave it
-	 * due, unless they give it to its lane.
+	 * passed it.  Claims of a message that they do not give to a lane write
+	 * it, and after a rollback it is due as before; probes leave it due.
 	 */
-	if ((scan->request.mode != CLAIM_SCAN_PROBE ||
+	if ((scan->request.mode == CLAIM_SCAN_SWEEP ||
 		 pass->lane_step == LANE_STEP_GIVE) &&
 		class != MESSAGE_OURS &&
-		!claim_end_count(row->table, row->tuple, &row->form, pass->now))
+		!counts_end_claim(row->table, row->tuple, &row->form, pass->now))
 		skip_for_now(scan, row);
 	switch (class)
 	{
@@ -349,15 +349,9 @@ skip_row(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool is_locked)
 		pass->lane_step == LANE_STEP_NONE)
 		return;
 
-	/*
-	 * It is one of our own, of which the map knows nothing yet; or no range
-	 * is scanned, and own_skipped is not read.
-	 */
-	if (!row->in_range)
-	{
-		pass->own_skipped = true;
+	/* No range is scanned, so there is none to return it to. */
+	if (!row->in_range && pass->own.n == 0)
 		return;
-	}
 	range.first = range.last = message_id_number(row->form.id);
 	range.priority = row->form.priority;
 	range.due = due;
@@ -365,7 +359,10 @@ skip_row(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool is_locked)
 	range.is_locked = is_locked;
 	range.scanned_at = pass->now;
 	range.is_swept = false;
-	message_ranges_add(&pass->skipped, &range, pass->now);
+
+	/* The map knows nothing yet of what our transaction has made free. */
+	message_ranges_add(row->in_range ? &pass->skipped : &pass->own_skipped,
+					   &range, pass->now);
 }
 
 /* --- Messages that are removed or moved --- */

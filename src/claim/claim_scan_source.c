@@ -44,7 +44,7 @@
 #include "map/availability_view.h"
 #include "map/message_ranges.h"
 #include "storage/message_scan.h"
-#include "storage/pending_own.h"
+#include "storage/pending.h"
 #include "storage/segment.h"
 
 /* How the ranges that a claim reserves grow while they hold nothing free */
@@ -54,6 +54,7 @@
 
 static void scan_added(ClaimScan *scan);
 static void add_own(ClaimScan *scan);
+static void return_own(ClaimScan *scan, int64 scanned_to);
 static bool reserve_and_scan(ClaimScan *scan, ReserveRequest *request);
 static void scan_view(ClaimScan *scan, const AvailabilityView *view);
 
@@ -236,23 +237,32 @@ static void
 add_own(ClaimScan *scan)
 {
 	ScanPass   *pass = &scan->pass;
-	OwnRanges	own = {0};
 
-	pass->own_scans = pending_take_own(scan->request.queue->id, pass->now,
-									   &own);
+	pending_take_own(scan->request.queue->id, pass->now, &pass->own);
+	pass->own_skipped.n = 0;
 	pass->own_scanned_to = 0;
 
 	/* Some may be in a range of the map too, and are met twice then. */
-	for (int i = 0; i < own.n && !message_scan_is_blocked(pass->rows); i++)
+	for (int i = 0; i < pass->own.n && !message_scan_is_blocked(pass->rows);
+		 i++)
 		do
 		{
 			claim_scan_push_snapshot(scan);
-			message_scan_add_numbers(pass->rows, own.items[i].priority,
-									 own.items[i].first, own.items[i].last);
+			message_scan_add_numbers(pass->rows, pass->own.items[i].priority,
+									 pass->own.items[i].first,
+									 pass->own.items[i].last);
 		} while (!message_scan_is_blocked(pass->rows) &&
 				 segment_snapshot_is_stale());
-	if (own.items != NULL)
-		pfree(own.items);
+}
+
+/* Return what was added of them and was scanned only up to this message. */
+static void
+return_own(ClaimScan *scan, int64 scanned_to)
+{
+	if (scan->pass.own.n > 0)
+		pending_return_own(scan->request.queue->id, scan->pass.now,
+						   &scan->pass.own, &scan->pass.own_skipped,
+						   scanned_to);
 }
 
 /*
@@ -335,7 +345,7 @@ claim_scan_map(ClaimScan *scan)
 			goes_on = reserve_and_scan(scan, &request);
 		if (message_scan_is_blocked(pass->rows))
 		{
-			pending_rescan_own(pass->own_scans, 0);
+			return_own(scan, 0);
 			goes_on = claim_scan_begin_again(scan);
 			if (goes_on)
 				add_own(scan);
@@ -351,10 +361,8 @@ claim_scan_map(ClaimScan *scan)
 	 * A claim that is complete may have left rows that it has added and not
 	 * scanned: they are left to our next claim.
 	 */
-	if (pass->own_skipped)
-		pending_rescan_own(pass->own_scans, 0);
-	else if (!claim_scan_wants_more(scan))
-		pending_rescan_own(pass->own_scans, pass->own_scanned_to);
+	return_own(scan, claim_scan_wants_more(scan) ?
+			   message_id_make(NUMBERS_END - 1, 0, 0) : pass->own_scanned_to);
 }
 
 /*
@@ -437,7 +445,7 @@ claim_scan_probe_map(ClaimScan *scan)
 		scan_added(scan);
 
 		/* Our next claim has to find our own messages too. */
-		pending_rescan_own(pass->own_scans, 0);
+		return_own(scan, 0);
 		if (scan->result.nfree > 0)
 			return;
 

@@ -51,7 +51,6 @@
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
-#include "storage/pending_own.h"
 #include "storage/prepared.h"
 #include "storage/segment.h"
 #include "util/hash.h"
@@ -282,9 +281,10 @@ count_room(ClaimScan *scan, GroupTurn *turn, int wanted)
 	if (ndelivered < 0)
 	{
 		/*
-		 * The map was cleared, or there was no room for what was delivered:
-		 * then only a pass that reads the whole queue can count.  But a claim
-		 * that has something need not be complete.
+		 * The map was cleared, there was no room for what was delivered, or
+		 * this transaction has changed too much: then only a pass that reads
+		 * the whole queue can count.  But a claim that has something need not
+		 * be complete.
 		 */
 		scan->pass.gave_up = scan->result.chosen.n == 0;
 		return 0;
@@ -317,7 +317,8 @@ count_room(ClaimScan *scan, GroupTurn *turn, int wanted)
  * List what was delivered of the group and may be unfinished: first what its
  * lane has, then what this transaction has changed itself, which the lane gets
  * as it ends.  Returns how many ranges the lane has; -1 if the lanes do not
- * know what was delivered any more.
+ * know what was delivered any more, or there are no records of what this
+ * transaction has changed.
  */
 static int
 list_delivered(const ClaimScan *scan, LaneId lane, OwnRanges *ranges)
@@ -335,7 +336,8 @@ list_delivered(const ClaimScan *scan, LaneId lane, OwnRanges *ranges)
 								 ranges->size * sizeof(MessageRange));
 	}
 	ranges->n = Max(n, 0);
-	pending_add_of_lane(queue_id, lane, ranges);
+	if (!pending_add_of_lane(queue_id, lane, ranges))
+		n = -1;
 	return n;
 }
 
@@ -543,7 +545,8 @@ group_turns_end(ClaimScan *scan)
 		 */
 		if (turn->taken > 0 ||
 			(!pass->uses_map && turn->room > 0 && scan->result.chosen.n > 0))
-			pending_record_unlock(scan->request.queue->id, turn->lane);
+			pending_record_queue(scan->request.queue->id, TARGET_TURN,
+								 turn->lane);
 		if (turn->taken > 0)
 			continue;
 		if (pass->uses_map)

@@ -85,7 +85,6 @@
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
-#include "storage/pending_own.h"
 #include "storage/prepared.h"
 #include "storage/segment.h"
 #include "util/hash.h"

@@ -207,8 +207,8 @@ scan_whole_row(ClaimScan *scan, ScanRow *row)
 
 /*
  * If nothing is free in a queue whose groups have a bound, clear the flag that
- * something may be.  But what was locked, or changed meanwhile, or has to wait for a rate, may be free at any
- * moment.
+ * something may be.  But what was locked, or changed meanwhile, or has to wait
+ * for a rate, may be free at any moment.
  */
 void
 whole_scan_end(ClaimScan *scan)

@@ -37,7 +37,6 @@
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
-#include "claim/claim_message.h"
 #include "claim/group_rate.h"
 #include "commands/dead_letter_queue.h"
 #include "commands/queue_cmds.h"
@@ -67,18 +66,14 @@
 
 #define WARN_INTERVAL	USECS_PER_MINUTE
 
-static QueueDropCallback drop_callback = NULL;
-
 static HeapTuple fetch_locked_row(Relation rel, const char *name);
 static void update_column(const char *name, int column, Datum value,
 						  bool isnull);
 static void *read_column(const char *name, int column);
-static void notice_other_metadata(const char *name, Jsonb *metadata);
 static int64 delete_messages(const Queue *queue, int64 *nexpired);
 static void write_metadata(const Queue *queue, Jsonb *metadata,
 						   bool default_dead);
 static Jsonb *merge_metadata(Jsonb *metadata, Jsonb *patch);
-static void require_dead_letters(const Queue *queue);
 static void try_require_dead_letters(void *arg);
 pg_noreturn static void not_granted_error(const char *name,
 										  QueuePrivilege privilege, Oid role);
@@ -133,20 +128,6 @@ read_column(const char *name, int column)
 
 /* --- Create --- */
 
-/* Give a notice if the queue has other metadata than was to be given to it. */
-static void
-notice_other_metadata(const char *name, Jsonb *metadata)
-{
-	QueueDescription existing;
-
-	if (queue_describe(name, &existing) &&
-		compareJsonbContainers(&existing.metadata->root, &metadata->root) != 0)
-		ereport(NOTICE,
-				(errmsg("queue \"%s\" exists with different metadata, which was left unchanged",
-						name),
-				 errhint("Change metadata with queue_update or queue_set_metadata.")));
-}
-
 /*
  * Create a queue of the current user, and the dead letter queue that its
  * metadata requires.  Returns false if the queue exists; it is left alone
@@ -162,7 +143,15 @@ queue_create(const char *name, Jsonb *metadata)
 	if (queue_open(name, QUEUE_DESCRIBE, &queue) ||
 		!queue_insert(name, metadata, GetUserId(), 0))
 	{
-		notice_other_metadata(name, metadata);
+		QueueDescription existing;
+
+		if (queue_describe(name, &existing) &&
+			compareJsonbContainers(&existing.metadata->root,
+								   &metadata->root) != 0)
+			ereport(NOTICE,
+					(errmsg("queue \"%s\" exists with different metadata, which was left unchanged",
+							name),
+					 errhint("Change metadata with queue_update or queue_set_metadata.")));
 		return false;
 	}
 
@@ -263,11 +252,10 @@ queue_drop(const char *name)
 	row_delete_of_queue(CATALOG_GROUPED, queue.id);
 	group_rate_drop(queue.id);
 	row_delete_of_queue(CATALOG_PUSH_ORIGIN, queue.id);
-	topic_drop_queue(queue.id);
-	pending_record_drop(queue.id);
+	(void) topic_remove(queue.id, NULL);
+	pending_record_queue(queue.id, TARGET_DROP, LANE_WITHOUT_KEY);
 	row_delete_of_queue(CATALOG_JOB_COUNTER, queue.id);
-	if (drop_callback != NULL)
-		drop_callback(queue.id);
+	row_delete_of_queue(CATALOG_HANDLER, queue.id);
 	rel = catalog_open_queues(RowExclusiveLock);
 	tuple = fetch_locked_row(rel, name);
 	roles = role_all_of(rel, tuple);
@@ -279,14 +267,6 @@ queue_drop(const char *name)
 	foreach(cell, roles)
 		role_forget(lfirst_oid(cell));
 	return true;
-}
-
-/* Have a function called when a queue is dropped, in that transaction. */
-void
-queue_register_drop_callback(QueueDropCallback callback)
-{
-	Assert(drop_callback == NULL);
-	drop_callback = callback;
 }
 
 /* --- Properties --- */
@@ -310,7 +290,7 @@ write_metadata(const Queue *queue, Jsonb *metadata, bool default_dead)
 
 	/* Groups may have more room than before. */
 	if (queue->has_groups)
-		pending_record_queue(queue->id);
+		pending_record_queue(queue->id, TARGET_QUEUE, LANE_WITHOUT_KEY);
 }
 
 /* Replace the metadata of a queue. */
@@ -366,8 +346,8 @@ queue_update_metadata(const char *name, Jsonb *patch)
  * Callback of claim_prepare_bury(): give a queue the dead letter queue that it
  * has by default, as its owner would, unless it has one by now.
  */
-static void
-require_dead_letters(const Queue *queue)
+void
+queue_require_dead_letters(const Queue *queue)
 {
 	Queue		locked;
 	Oid			user;
@@ -405,7 +385,7 @@ try_require_dead_letters(void *arg)
 	int			nest_level = NewGUCNestLevel();
 
 	settings_set("lock_timeout", TRY_TIMEOUT, false);
-	require_dead_letters(arg);
+	queue_require_dead_letters(arg);
 	AtEOXact_GUC(true, nest_level);
 }
 
@@ -443,13 +423,6 @@ queue_try_require_dead_letters(Queue *queue)
 	return false;
 }
 
-/* To be called once, when the library is loaded. */
-void
-queue_cmds_init(void)
-{
-	claim_register_dead_letters(require_dead_letters);
-}
-
 /* Pause or resume a queue.  Returns false if that changes nothing. */
 bool
 queue_set_paused(const char *name, bool paused)
@@ -460,7 +433,7 @@ queue_set_paused(const char *name, bool paused)
 	if (queue.paused == paused)
 		return false;
 	update_column(name, Anum_queue_paused, BoolGetDatum(paused), false);
-	pending_record_queue(queue.id);
+	pending_record_queue(queue.id, TARGET_QUEUE, LANE_WITHOUT_KEY);
 	database_record_change(CHANGE_HANDLERS);
 	return true;
 }
@@ -475,13 +448,13 @@ not_granted_error(const char *name, QueuePrivilege privilege, Oid role)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("privilege \"%s\" on queue \"%s\" was not granted to any role",
-						acl_privilege_name(privilege), name),
+						queue_privileges[privilege].name, name),
 				 errhint("The owner, members of queue_admin and superusers have it without a grant; queue_set_owner changes the owner.")));
 
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("privilege \"%s\" on queue \"%s\" is not narrowed to named roles",
-					acl_privilege_name(privilege), name),
+					queue_privileges[privilege].name, name),
 			 errdetail("Role \"%s\" has it if it is a member of %s.",
 					   GetUserNameFromId(role, true),
 					   privilege == QUEUE_PRIVILEGE_PUSH ?
@@ -498,8 +471,8 @@ queue_grant(const char *name, Oid role, QueuePrivilege privilege)
 
 	role_check(role);
 	queue_open_existing(name, QUEUE_ALTER, &queue);
-	roles = read_column(name, acl_column(privilege));
-	update_column(name, acl_column(privilege),
+	roles = read_column(name, queue_privileges[privilege].column);
+	update_column(name, queue_privileges[privilege].column,
 				  PointerGetDatum(acl_change_roles(roles, role, true)), false);
 	role_record(role);
 }
@@ -513,7 +486,7 @@ queue_revoke(const char *name, Oid role, QueuePrivilege privilege)
 
 	/* NULL: it was granted to no role by name. */
 	queue_open_existing(name, QUEUE_ALTER, &queue);
-	roles = read_column(name, acl_column(privilege));
+	roles = read_column(name, queue_privileges[privilege].column);
 	if (roles == NULL)
 		not_granted_error(name, privilege, role);
 	if (!acl_has_role(roles, role))
@@ -521,11 +494,11 @@ queue_revoke(const char *name, Oid role, QueuePrivilege privilege)
 		ereport(NOTICE,
 				(errmsg("role \"%s\" is not one of those that were granted privilege \"%s\" on queue \"%s\"",
 						GetUserNameFromId(role, true),
-						acl_privilege_name(privilege), name),
+						queue_privileges[privilege].name, name),
 				 errhint("The view queue_data.queue_roles shows those that were.")));
 		return;
 	}
-	update_column(name, acl_column(privilege),
+	update_column(name, queue_privileges[privilege].column,
 				  PointerGetDatum(acl_change_roles(roles, role, false)),
 				  false);
 	role_forget(role);

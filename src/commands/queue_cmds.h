@@ -15,19 +15,15 @@
 #include "queue/acl.h"
 #include "queue/queue_table.h"
 
-/* Called with the id of a queue that is being dropped. */
-typedef void (*QueueDropCallback) (int32 queue_id);
-
 /* Existence and contents */
 extern bool queue_create(const char *name, Jsonb *metadata);
 extern int64 queue_purge(const char *name);
 extern bool queue_drop(const char *name);
-extern void queue_cmds_init(void);
-extern void queue_register_drop_callback(QueueDropCallback callback);
 
 /* Properties */
 extern void queue_set_metadata(const char *name, Jsonb *metadata);
 extern Jsonb *queue_update_metadata(const char *name, Jsonb *patch);
+extern void queue_require_dead_letters(const Queue *queue);
 extern bool queue_try_require_dead_letters(Queue *queue);
 extern bool queue_set_paused(const char *name, bool paused);
 

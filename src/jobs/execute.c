@@ -180,7 +180,9 @@ claim_jobs(Batch *batch)
 	problem = handler_check(handler);
 	if (problem != NULL)
 	{
-		batch_stop(batch, problem);
+		/* execute_queue() then puts it off. */
+		batch->stopped = MemoryContextStrdup(run->transaction.error_context,
+											 problem);
 		return;
 	}
 	handler->is_stopped = false;
@@ -494,7 +496,7 @@ check_queue_names(Run *run, const QueueNames *queues)
 	}
 
 	/* run_until_limit() reads those that are to be run. */
-	run->handlers.items = NULL;
+	memset(&run->handlers.version, 0, sizeof(HandlerVersion));
 }
 
 /* Read the handlers again, and keep those that are to be run. */
@@ -527,7 +529,7 @@ run_until_limit(Run *run, const QueueNames *queues)
 	do
 	{
 		progress = false;
-		if (!handler_list_is_current(handlers))
+		if (!handler_is_current(&handlers->version))
 		{
 			read_wanted_handlers(run, queues);
 			progress = handlers->n > 0;

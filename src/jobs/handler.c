@@ -78,19 +78,9 @@ static void read_handler_row(TupleDesc desc, HeapTuple tuple,
 							 HandlerRow *row);
 static Relation begin_handler_scan(RowScan *scan, HandlerVersion *version);
 static HeapTuple form_handler_row(Relation rel, const HandlerRow *row);
-static void delete_handler(Relation rel, Oid index, int32 queue_id);
-static void delete_handler_of_queue(int32 queue_id);
 static void set_next_at(HeapTuple tuple, void *arg);
 static void write_next_at(const HandlerRow *row);
-static bool read_next_at(HandlerRow *row);
 static double interval_of(const HandlerRow *row);
-
-/* Called when the library is loaded. */
-void
-handler_init(void)
-{
-	queue_register_drop_callback(delete_handler_of_queue);
-}
 
 /* --- Reading --- */
 
@@ -227,13 +217,6 @@ handler_read(int32 queue_id, Handler *handler)
 					  &handler->paused);
 }
 
-/* Returns whether the list was read, and no handler has changed since. */
-bool
-handler_list_is_current(const HandlerList *list)
-{
-	return list->items != NULL && handler_is_current(&list->version);
-}
-
 /*
  * Returns summaries of all handlers, in the order of their queues, without
  * reading the queues.
@@ -268,7 +251,10 @@ handler_summaries(int *n, HandlerVersion *version)
 	return summaries;
 }
 
-/* Returns whether no handler has changed since this version was read. */
+/*
+ * Returns whether no handler has changed since this version was read; zeros
+ * stand for handlers that have not been read.
+ */
 bool
 handler_is_current(const HandlerVersion *version)
 {
@@ -322,15 +308,6 @@ form_handler_row(Relation rel, const HandlerRow *row)
 	return heap_form_tuple(RelationGetDescr(rel), values, isnull);
 }
 
-static void
-delete_handler(Relation rel, Oid index, int32 queue_id)
-{
-	HeapTuple	old = fetch_handler(rel, index, queue_id);
-
-	if (HeapTupleIsValid(old))
-		CatalogTupleDelete(rel, &old->t_self);
-}
-
 /*
  * Bind a queue to a function, and perhaps a teardown function (or
  * InvalidOid), as the current role.
@@ -342,7 +319,6 @@ handler_bind(const char *queue_name, Oid function, Oid teardown,
 	HandlerRow	row = {0};
 	Queue		queue;
 	Relation	rel;
-	Oid			index;
 
 	queue_open_or_create(queue_name, QUEUE_ALTER, &queue);
 	row.queue_id = queue.id;
@@ -351,12 +327,12 @@ handler_bind(const char *queue_name, Oid function, Oid teardown,
 	handler_check_function(function, false, &row.function);
 	if (OidIsValid(teardown))
 		handler_check_function(teardown, true, &row.teardown);
-	row.logs_in = handler_role_may_log_in(row.role);
+	row.logs_in = handler_login_problem(row.role) == NULL;
 	row.search_path = namespace_search_path;
 
-	rel = catalog_open(CATALOG_HANDLER, RowExclusiveLock, &index);
-	delete_handler(rel, index, queue.id);
+	row_delete_of_queue(CATALOG_HANDLER, queue.id);
 	CommandCounterIncrement();
+	rel = catalog_open(CATALOG_HANDLER, RowExclusiveLock, NULL);
 	CatalogTupleInsert(rel, form_handler_row(rel, &row));
 	table_close(rel, NoLock);
 	queue_invalidate();
@@ -374,7 +350,7 @@ handler_bind(const char *queue_name, Oid function, Oid teardown,
 	/*
 	 * The queue may have messages already, of which a runner is to be told.
 	 */
-	pending_record_queue(queue.id);
+	pending_record_queue(queue.id, TARGET_QUEUE, LANE_WITHOUT_KEY);
 }
 
 /* Remove the handler of a queue, if it has one. */
@@ -384,20 +360,9 @@ handler_unbind(const char *queue_name)
 	Queue		queue;
 
 	queue_open_existing(queue_name, QUEUE_ALTER, &queue);
-	delete_handler_of_queue(queue.id);
+	row_delete_of_queue(CATALOG_HANDLER, queue.id);
 	queue_invalidate();
 	database_record_change(CHANGE_HANDLERS);
-}
-
-/* Delete a queue's handler; also called when a queue is dropped. */
-static void
-delete_handler_of_queue(int32 queue_id)
-{
-	Oid			index;
-	Relation	rel = catalog_open(CATALOG_HANDLER, RowExclusiveLock, &index);
-
-	delete_handler(rel, index, queue_id);
-	table_close(rel, NoLock);
 }
 
 /* --- The rate of jobs --- */
@@ -429,20 +394,6 @@ write_next_at(const HandlerRow *row)
 	table_close(rel, NoLock);
 }
 
-/* Returns false if the queue has no handler any more. */
-static bool
-read_next_at(HandlerRow *row)
-{
-	Oid			index;
-	Relation	rel = catalog_open(CATALOG_HANDLER, AccessShareLock, &index);
-	HeapTuple	tuple = fetch_handler(rel, index, row->queue_id);
-
-	if (HeapTupleIsValid(tuple))
-		row->next_at = HANDLER_FORM(tuple)->next_at;
-	table_close(rel, AccessShareLock);
-	return HeapTupleIsValid(tuple);
-}
-
 /*
  * Returns the microseconds between two jobs.  Any rate above zero is valid,
  * so the time is bounded lest it overflow.
@@ -464,10 +415,12 @@ handler_allowance(Handler *handler, TimestampTz now)
 	HandlerRow *row = &handler->row;
 	double		interval = interval_of(row);
 	double		burst = Max(1.0, row->options.rate / RATE_BURST);
+	Handler		current;
 
 	(void) queue_lock_part(row->queue_id, LOCK_RATE, ExclusiveLock, true);
-	if (!read_next_at(row))
+	if (!handler_read(row->queue_id, &current))
 		return 0;
+	row->next_at = current.row.next_at;
 
 	/* Only a burst of the jobs that could have begun may be made up for. */
 	row->next_at = Max(row->next_at,

@@ -99,10 +99,9 @@ typedef struct HandlerVersion
 /* The handlers that a process runs */
 typedef struct HandlerList
 {
-	Handler    *items;			/* in the order of their queues; NULL if they
-								 * have not been read yet */
+	Handler    *items;			/* in the order of their queues */
 	int			n;
-	HandlerVersion version;
+	HandlerVersion version;		/* zeros if they have not been read yet */
 	MemoryContext context;		/* they are in */
 } HandlerList;
 
@@ -112,12 +111,9 @@ handler_has_teardown(const Handler *handler)
 	return handler->row.teardown.name != NULL;
 }
 
-extern void handler_init(void);
-
 /* reading */
 extern void handler_list_read(HandlerList *list, Oid role);
 extern bool handler_read(int32 queue_id, Handler *handler);
-extern bool handler_list_is_current(const HandlerList *list);
 extern HandlerSummary *handler_summaries(int *n, HandlerVersion *version);
 extern bool handler_is_current(const HandlerVersion *version);
 

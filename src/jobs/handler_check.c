@@ -65,8 +65,6 @@ typedef enum CallPrivilege
 static bool is_message_type(Oid type);
 static bool has_right_signature(Form_pg_proc form, bool is_teardown);
 static CallPrivilege call_privilege(Oid function, Oid role);
-static bool is_trusted(Form_pg_proc form, Oid role);
-static const char *login_problem(Oid role);
 static void check_callable(Form_pg_proc form, const char *parameter);
 static HeapTuple find_function(const FunctionName *name);
 static bool is_same_version(const FoundFunction *function);
@@ -129,21 +127,11 @@ call_privilege(Oid function, Oid role)
 }
 
 /*
- * Returns whether a role may have a function run with its own privileges: if
- * only the role itself and superusers can alter the function.
- */
-static bool
-is_trusted(Form_pg_proc form, Oid role)
-{
-	return form->proowner == role || superuser_arg(form->proowner);
-}
-
-/*
  * Returns NULL if the role may log in to this database, otherwise the reason
  * why not.
  */
-static const char *
-login_problem(Oid role)
+const char *
+handler_login_problem(Oid role)
 {
 	HeapTuple	tuple = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role));
 	const char *problem;
@@ -172,12 +160,6 @@ login_problem(Oid role)
 		return NULL;
 	return psprintf("Role \"%s\", which bound the handler, %s.",
 					GetUserNameFromId(role, true), problem);
-}
-
-bool
-handler_role_may_log_in(Oid role)
-{
-	return login_problem(role) == NULL;
 }
 
 /* A function as it is written in SQL */
@@ -218,7 +200,7 @@ check_callable(Form_pg_proc form, const char *parameter)
 						 acl_role_identifier(GetUserId()))));
 
 	/* The owner could have anything done as this role. */
-	if (!is_trusted(form, GetUserId()))
+	if (form->proowner != GetUserId() && !superuser_arg(form->proowner))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("function %s belongs neither to role \"%s\" nor to a superuser",
@@ -349,7 +331,9 @@ find_and_check_function(const FunctionName *name, bool is_teardown, Oid role,
 		return psprintf("%s is no longer a function that returns %s.",
 						handler_function_name(name),
 						is_teardown ? "a single value" : "boolean");
-	if (!is_trusted(form, role))
+
+	/* Whoever can alter the function could have anything done as the role. */
+	if (form->proowner != role && !superuser_arg(form->proowner))
 		return psprintf("Function %s belongs neither to role \"%s\", which bound the handler, nor to a superuser.",
 						handler_function_name(name),
 						GetUserNameFromId(role, true));
@@ -446,7 +430,7 @@ role_problem(const Handler *handler)
 		call_privilege(job_handler_oid(), role) != CALL_ALLOWED)
 		return psprintf("Role \"%s\", which bound the handler, may not execute job_handler.",
 						name);
-	return handler->row.logs_in ? login_problem(role) : NULL;
+	return handler->row.logs_in ? handler_login_problem(role) : NULL;
 }
 
 /*

@@ -16,7 +16,7 @@
 /* binding */
 extern void handler_check_function(Oid function, bool is_teardown,
 								   FunctionName *name);
-extern bool handler_role_may_log_in(Oid role);
+extern const char *handler_login_problem(Oid role);
 
 /* running */
 extern const char *handler_check(Handler *handler);

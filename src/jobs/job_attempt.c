@@ -44,7 +44,6 @@ static void record_failure(Batch *batch);
 static void tear_down_job(Batch *batch);
 static bool end_claim_of_job(Batch *batch, void (*step) (Batch *batch),
 							 JobLogEvent event);
-static void retry_job(Batch *batch);
 static void retry_after_lost_claim(Batch *batch);
 static void report_job(const Batch *batch);
 
@@ -69,7 +68,7 @@ prepare_functions(Batch *batch)
 		functions->is_valid = false;
 		if (problem != NULL)
 		{
-			batch_stop(batch, problem);
+			batch->stopped = MemoryContextStrdup(context, problem);
 			return;
 		}
 	}
@@ -292,16 +291,6 @@ end_claim_of_job(Batch *batch, void (*step) (Batch *batch), JobLogEvent event)
 	return false;
 }
 
-/* Give the message back, or bury it if the handler's error says so. */
-static void
-retry_job(Batch *batch)
-{
-	/* If there is no way to the dead letter queue, it is as any error. */
-	if (batch->error->sqlerrcode != ERRCODE_BURY_JOB || batch->was_canceled ||
-		!end_claim_of_job(batch, bury_message, JOB_LOG_BURY))
-		(void) end_claim_of_job(batch, retry_message, JOB_LOG_RETRY);
-}
-
 /*
  * The message was not under the claim.  If the handler itself has ended the
  * claim, that was rolled back, so the message can be given back now: the
@@ -384,7 +373,15 @@ job_attempt(Batch *batch)
 			batch->functions.is_valid = false;
 			record_failure(batch);
 			tear_down_job(batch);
-			retry_job(batch);
+
+			/*
+			 * Bury the message if the handler's error says so.  If there is
+			 * no way to the dead letter queue, it is as any error.
+			 */
+			if (batch->error->sqlerrcode != ERRCODE_BURY_JOB ||
+				batch->was_canceled ||
+				!end_claim_of_job(batch, bury_message, JOB_LOG_BURY))
+				(void) end_claim_of_job(batch, retry_message, JOB_LOG_RETRY);
 			break;
 		case JOB_CLAIM_LOST:
 			batch->functions.is_valid = false;

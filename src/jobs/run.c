@@ -155,16 +155,6 @@ batch_limit_lock_wait(const Batch *batch, const char *timeout)
 		settings_set("lock_timeout", timeout, false);
 }
 
-/*
- * Record why the handler cannot run; execute_queue() then puts it off.
- */
-void
-batch_stop(Batch *batch, const char *reason)
-{
-	batch->stopped =
-		MemoryContextStrdup(batch->run->transaction.error_context, reason);
-}
-
 /* Log a failure of the batch, or of its current job. */
 void
 batch_log(Batch *batch, JobLogEvent event, const ErrorData *error)

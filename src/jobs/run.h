@@ -128,7 +128,6 @@ batch_current_message(const Batch *batch)
 extern ErrorData *batch_execute(Batch *batch, JobAction action);
 extern bool batch_open_queue(const Batch *batch, Queue *queue);
 extern void batch_limit_lock_wait(const Batch *batch, const char *timeout);
-extern void batch_stop(Batch *batch, const char *reason);
 extern void batch_log(Batch *batch, JobLogEvent event,
 					  const ErrorData *error);
 

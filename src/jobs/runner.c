@@ -56,6 +56,7 @@
 #include "jobs/runner_pool.h"
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
+#include "util/background.h"
 #include "util/clock.h"
 #include "util/compat.h"
 #include "util/settings.h"
@@ -67,27 +68,12 @@ static int64 idle_since;		/* monotonic clock */
 
 PGDLLEXPORT void queue_runner_main(Datum arg);
 
-static void show_role(Oid role);
 static void become_role(Oid role);
 static void connect_to_database(Oid database, Oid role);
 static bool read_handlers_of_role(Oid role);
 static bool has_messages(const Handler *handler);
 static bool run_ready_queues(void);
 static bool sleep_until_called(void);
-
-/*
- * Show a role as that of this process in pg_stat_activity.  PostgreSQL itself
- * shows the one that the process has connected as.
- */
-static void
-show_role(Oid role)
-{
-	volatile PgBackendStatus *entry = MyBEEntry;
-
-	PGSTAT_BEGIN_WRITE_ACTIVITY(entry);
-	entry->st_userid = role;
-	PGSTAT_END_WRITE_ACTIVITY(entry);
-}
 
 /*
  * Let the session belong to a role.  (Connecting as the role would require
@@ -97,6 +83,7 @@ static void
 become_role(Oid role)
 {
 	char	   *name = GetUserNameFromId(role, true);
+	volatile PgBackendStatus *entry = MyBEEntry;
 	Relation	rel;
 	Snapshot	snapshot;
 
@@ -115,9 +102,11 @@ become_role(Oid role)
 	/*
 	 * By this the role sees the job (report_job()) in pg_stat_activity, whose
 	 * column "query" PostgreSQL hides from all roles but members of this one
-	 * and of pg_read_all_stats.
+	 * and of pg_read_all_stats.  It would show that of the connection.
 	 */
-	show_role(role);
+	PGSTAT_BEGIN_WRITE_ACTIVITY(entry);
+	entry->st_userid = role;
+	PGSTAT_END_WRITE_ACTIVITY(entry);
 
 	/* The settings of ALTER ROLE ... SET, as at a login */
 	rel = table_open(DbRoleSettingRelationId, AccessShareLock);
@@ -156,7 +145,7 @@ static bool
 read_handlers_of_role(Oid role)
 {
 	StartTransactionCommand();
-	if (!handler_list_is_current(&run.handlers))
+	if (!handler_is_current(&run.handlers.version))
 	{
 		run.handlers.n = 0;
 
@@ -287,15 +276,10 @@ queue_runner_main(Datum arg)
 		   read_handlers_of_role(role))
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (ConfigReloadPending)
-		{
-			ConfigReloadPending = false;
-			ProcessConfigFile(PGC_SIGHUP);
 
-			/* This runner may be one more than is allowed now. */
-			if (pool_is_surplus())
-				break;
-		}
+		/* This runner may be one more than is allowed now. */
+		if (background_reload() && pool_is_surplus())
+			break;
 		if (run_ready_queues())
 		{
 			idle_since = clock_monotonic();

@@ -107,14 +107,10 @@ static void forget_checked(void);
 static bool find_or_call_runner(Oid role);
 static bool wants_new_runner(const HandlerSummary *handler, int *nrunners);
 static void free_unstarted(void);
-static Runner *find_unused_entry(void);
-static Runner *find_spare(void);
 static bool make_room(Oid role, int share, bool is_local);
 static bool start_runner(Oid role, bool is_spare, const char *name);
 static bool start_or_make_room(Oid role, const char *name);
-static char *process_name(Oid role);
 static bool serve_role(Oid role);
-static void complain_of_no_process(void);
 static bool is_working(const Runner *runner);
 
 /* Returns whether this queue, which may be ready, needs another runner. */
@@ -124,10 +120,7 @@ wants_runner(const HandlerSummary *handler)
 	int			busy = 0;
 	bool		has_more = false;
 
-	for (int i = 0; i < RUNNERS_MAX; i++)
-	{
-		const Runner *runner = &runner_pool->runners[i];
-
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
 		if (runner->state == RUNNER_BUSY &&
 			runner->database == MyDatabaseId &&
 			runner->queue_id == handler->queue_id)
@@ -135,7 +128,6 @@ wants_runner(const HandlerSummary *handler)
 			busy++;
 			has_more |= runner->has_more;
 		}
-	}
 
 	/*
 	 * A runner that has claimed as many messages as it wanted publishes that
@@ -220,19 +212,18 @@ find_or_call_runner(Oid role)
 {
 	Runner	   *idle = NULL;
 
-	for (int i = 0; i < RUNNERS_MAX; i++)
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
 	{
-		Runner	   *runner = &runner_pool->runners[i];
-
 		/* A runner that was asked to end may do so before it runs a job. */
 		if (!pool_is_of_role(runner, MyDatabaseId, role) || runner->must_leave)
 			continue;
 		if (runner->state == RUNNER_IDLE && idle == NULL)
 			idle = runner;
-		else if (!counted[i] && (runner->state == RUNNER_STARTING ||
-								 runner->state == RUNNER_CALLED))
+		else if ((runner->state == RUNNER_STARTING ||
+				  runner->state == RUNNER_CALLED) &&
+				 !counted[runner - runner_pool->runners])
 		{
-			counted[i] = true;
+			counted[runner - runner_pool->runners] = true;
 			return true;
 		}
 	}
@@ -279,39 +270,10 @@ free_unstarted(void)
 	int64		now = clock_monotonic();
 
 	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < RUNNERS_MAX; i++)
-	{
-		Runner	   *runner = &runner_pool->runners[i];
-
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
 		if (pool_has_not_started(runner) && runner->since + START_TIME <= now)
 			runner->state = RUNNER_NONE;
-	}
 	LWLockRelease(&runner_pool->lock);
-}
-
-/* Returns an entry that is not in use, or NULL if there is none. */
-static Runner *
-find_unused_entry(void)
-{
-	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
-		if (runner->state == RUNNER_NONE)
-			return runner;
-	return NULL;
-}
-
-/* Returns the spare runner of this database, or NULL if there is none. */
-static Runner *
-find_spare(void)
-{
-	for (int i = 0; i < RUNNERS_MAX; i++)
-	{
-		Runner	   *runner = &runner_pool->runners[i];
-
-		if (pool_is_process(runner) && runner->is_spare &&
-			runner->database == MyDatabaseId)
-			return runner;
-	}
-	return NULL;
 }
 
 /*
@@ -324,10 +286,8 @@ make_room(Oid role, int share, bool is_local)
 {
 	runner_pool->share = share;
 	runner_pool->waiting_at = clock_monotonic();
-	for (int i = 0; i < RUNNERS_MAX; i++)
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
 	{
-		Runner	   *runner = &runner_pool->runners[i];
-
 		if (!pool_is_process(runner) ||
 			pool_is_of_role(runner, MyDatabaseId, role) ||
 			(is_local && runner->database != MyDatabaseId))
@@ -349,10 +309,13 @@ make_room(Oid role, int share, bool is_local)
 static bool
 start_runner(Oid role, bool is_spare, const char *name)
 {
-	Runner	   *runner = find_unused_entry();
+	Runner	   *runner = runner_pool->runners;
 	BackgroundWorker worker;
 
-	if (runner == NULL)
+	/* Find an entry that is not in use. */
+	while (runner < POOL_END && runner->state != RUNNER_NONE)
+		runner++;
+	if (runner == POOL_END)
 		return false;
 	pool_init_entry(runner, false, role);
 	runner->is_spare = is_spare;
@@ -383,8 +346,13 @@ static bool
 start_or_make_room(Oid role, const char *name)
 {
 	int			nrunners = pool_count_of_role(MyDatabaseId, role);
-	Runner	   *spare = find_spare();
+	Runner	   *spare = NULL;
 	bool		is_local;
+
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
+		if (pool_is_process(runner) && runner->is_spare &&
+			runner->database == MyDatabaseId)
+			spare = runner;
 
 	/*
 	 * The spare runner takes the room that has come free, so that there are
@@ -414,45 +382,24 @@ start_or_make_room(Oid role, const char *name)
 	return false;
 }
 
-/*
- * Returns the name of the process that is to run a role's jobs.  This reads
- * the catalog, so it must be called before the lock is taken.
- */
-static char *
-process_name(Oid role)
-{
-	char	   *role_name = GetUserNameFromId(role, true);
-
-	return psprintf("queue runner for database %s, role %s",
-					get_database_name(MyDatabaseId),
-					role_name == NULL ? "?" : role_name);
-}
-
-/* Log now and then that no process can be started. */
-static void
-complain_of_no_process(void)
-{
-	static int64 last = 0;
-
-	if (!clock_has_passed(&last, COMPLAIN_INTERVAL))
-		return;
-	ereport(LOG,
-			(errmsg("no background worker can be started to run jobs"),
-			 errdetail("They wait until one can be started, or until job_run is called."),
-			 errhint("Raise \"max_worker_processes\".")));
-}
-
 /* Serve a role that wants a new runner.  Returns whether one was started. */
 static bool
 serve_role(Oid role)
 {
+	static int64 complained_at = 0;
+	char	   *role_name;
 	char	   *name;
 	bool		result;
 
 	/* With a setting of 0, no background process is to run jobs. */
 	if (setting_runners == 0 || setting_max_runners == 0)
 		return false;
-	name = process_name(role);
+
+	/* We must not read the catalog while we hold the lock. */
+	role_name = GetUserNameFromId(role, true);
+	name = psprintf("queue runner for database %s, role %s",
+					get_database_name(MyDatabaseId),
+					role_name == NULL ? "?" : role_name);
 	no_process = false;
 	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
 	result = start_or_make_room(role, name);
@@ -460,8 +407,11 @@ serve_role(Oid role)
 	pfree(name);
 	if (result)
 		last_role = role;
-	else if (no_process)
-		complain_of_no_process();
+	else if (no_process && clock_has_passed(&complained_at, COMPLAIN_INTERVAL))
+		ereport(LOG,
+				(errmsg("no background worker can be started to run jobs"),
+				 errdetail("They wait until one can be started, or until job_run is called."),
+				 errhint("Raise \"max_worker_processes\".")));
 	return result;
 }
 
@@ -538,10 +488,8 @@ runner_watch_next_due(void)
 	int64		due_monotonic = dispatch_due;
 
 	shmem_lock(&runner_pool->lock, LW_SHARED);
-	for (int i = 0; i < RUNNERS_MAX; i++)
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
 	{
-		const Runner *runner = &runner_pool->runners[i];
-
 		if (runner->database != MyDatabaseId)
 			continue;
 		if (runner->state == RUNNER_GONE || is_working(runner))
@@ -577,10 +525,9 @@ runner_watch_take_due(Runner *due)
 	bool		found = false;
 
 	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < RUNNERS_MAX && !found; i++)
+	for (Runner *runner = runner_pool->runners;
+		 runner < POOL_END && !found; runner++)
 	{
-		Runner	   *runner = &runner_pool->runners[i];
-
 		if (runner->database != MyDatabaseId)
 			continue;
 		if (!(runner->state == RUNNER_GONE || is_working(runner)))
@@ -617,10 +564,8 @@ void
 runner_watch_done(const Runner *done)
 {
 	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < RUNNERS_MAX; i++)
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
 	{
-		Runner	   *runner = &runner_pool->runners[i];
-
 		/* Skip all but the entry that was found, with the same claim. */
 		if (runner->state != done->state ||
 			runner->database != done->database ||
@@ -652,14 +597,10 @@ runner_watch_is_pending(void)
 	bool		result = false;
 
 	shmem_lock(&runner_pool->lock, LW_SHARED);
-	for (int i = 0; i < RUNNERS_MAX && !result; i++)
-	{
-		const Runner *runner = &runner_pool->runners[i];
-
-		result = runner->database == MyDatabaseId &&
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
+		result |= runner->database == MyDatabaseId &&
 			(runner->state == RUNNER_BUSY ||
 			 (runner->state == RUNNER_GONE && runner->renew_at <= now));
-	}
 	LWLockRelease(&runner_pool->lock);
 	return result;
 }

@@ -108,13 +108,9 @@ pool_count_of_role(Oid database, Oid role)
 	int			result = 0;
 
 	Assert(LWLockHeldByMe(&runner_pool->lock));
-	for (int i = 0; i < RUNNERS_MAX; i++)
-	{
-		const Runner *runner = &runner_pool->runners[i];
-
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
 		result += pool_is_of_role(runner, database, role) &&
 			!runner->must_leave;
-	}
 	return result;
 }
 
@@ -180,10 +176,8 @@ void
 pool_vacate(Oid database, bool terminate)
 {
 	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
-	for (int i = 0; i < RUNNERS_MAX; i++)
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
 	{
-		Runner	   *runner = &runner_pool->runners[i];
-
 		if (runner->database != database)
 			continue;
 
@@ -218,15 +212,11 @@ pool_list(int *n, bool only_jobs)
 
 	*n = 0;
 	shmem_lock(&runner_pool->lock, LW_SHARED);
-	for (int i = 0; i < RUNNERS_MAX; i++)
-	{
-		const Runner *runner = &runner_pool->runners[i];
-
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
 		if (only_jobs ? runner->database == MyDatabaseId &&
 			runner->state == RUNNER_BUSY && runner->message_id != 0 :
 			runner->state != RUNNER_NONE)
 			runners[(*n)++] = *runner;
-	}
 	LWLockRelease(&runner_pool->lock);
 	return runners;
 }
@@ -502,10 +492,8 @@ pool_cancel_message(int32 queue_id, int64 id)
 {
 	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
 	pg_atomic_fetch_add_u32(&runner_pool->ncancels, 1);
-	for (int i = 0; i < RUNNERS_MAX; i++)
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
 	{
-		Runner	   *runner = &runner_pool->runners[i];
-
 		if (runner->state != RUNNER_BUSY || runner->pid == 0 ||
 			runner->database != MyDatabaseId || runner->queue_id != queue_id)
 			continue;

@@ -102,8 +102,6 @@ typedef struct AvailabilityMap
 
 	/* counts.c: numbers of messages */
 	uint64		depth_generation;	/* in which they were counted */
-	uint64		unknown_in;		/* the generation in which they are not known,
-								 * or 0; see init_map() */
 	int64		depths[DEPTHS];
 
 	/*

@@ -18,10 +18,6 @@
  *	  they read the whole queue, if no worker runs, there is no room, or that
  *	  takes long (whole_scan.c).
  *
- *	  3. After a transaction with very many changes it may not be known in
- *	  which lanes these were (pending_list.c).  Then the map forgets what it
- *	  knows, with or without a bound (availability_clear_lanes).
- *
  * src/map/availability_groups.c
  *
  *-------------------------------------------------------------------------
@@ -120,27 +116,6 @@ availability_make_room(Oid extension, int32 queue_id, LaneId lane,
 		!map->knows_delivered || availability_pick_overflow(map) >= 0;
 	availability_unlock_and_wake(map, has_turn ?
 								 range->last - range->first + 1 : 0);
-}
-
-/*
- * A transaction has ended which has changed messages of several lanes, and it
- * is not known which ones.  If the queue has lanes, the map forgets what it
- * knows, and the sessions that wait probe.
- */
-void
-availability_clear_lanes(Oid extension, int32 queue_id)
-{
-	AvailabilityMap *map = shmem_find_map(extension, queue_id);
-
-	if (map == NULL)
-		return;
-	if (map->has_lanes)
-	{
-		availability_clear(map);
-		availability_unlock_and_wake(map, INT_MAX);
-	}
-	else
-		LWLockRelease(&map->lock);
 }
 
 /*

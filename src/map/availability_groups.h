@@ -21,7 +21,6 @@ extern void availability_found_nothing(int32 queue_id, uint32 changes);
 extern void availability_make_room(Oid extension, int32 queue_id, LaneId lane,
 								   const MessageRange *range,
 								   bool is_finished);
-extern void availability_clear_lanes(Oid extension, int32 queue_id);
 extern void availability_give_turn(int32 queue_id, LaneId lane);
 extern bool availability_is_first(int32 queue_id, LaneId lane,
 								  const MessageRange *range);

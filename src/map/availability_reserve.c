@@ -206,7 +206,6 @@ reserve_range(AvailabilityMap *map, const ReserveRequest *request,
 		take_fresh(map, priority, width);
 	else
 		take_range(map, i, width);
-	reserved.kind = is_fresh ? RESERVED_FRESH : RESERVED_RANGE;
 	return true;
 }
 
@@ -413,13 +412,23 @@ take_fresh(AvailabilityMap *map, int priority, int64 width)
 
 	/*
 	 * New messages are dense.  But if nothing was scanned yet, they may be
-	 * anywhere below "end": reserve all of it.
+	 * anywhere below "end": reserve all of it.  Among these there may be
+	 * claims, whose ends are found by a sweep of what we give back.
 	 */
-	range->last = *next == 0 || width >= end - *next ?
-		end - 1 : *next + width - 1;
+	if (*next == 0)
+	{
+		range->last = end - 1;
+		range->due = DUE_UNKNOWN;
+		reserved.kind = RESERVED_RANGE;
+	}
+	else
+	{
+		range->last = width >= end - *next ? end - 1 : *next + width - 1;
 
-	/* Where there are lanes, a range that is free at once is overflow. */
-	range->due = map->has_lanes ? DUE_UNKNOWN : DT_NOBEGIN;
+		/* Where there are lanes, a range that is free at once is overflow. */
+		range->due = map->has_lanes ? DUE_UNKNOWN : DT_NOBEGIN;
+		reserved.kind = RESERVED_FRESH;
+	}
 	*next = range->last + 1;
 	reserved.n = 1;
 }
@@ -434,6 +443,7 @@ take_range(AvailabilityMap *map, int i, int64 width)
 	width = Max(width, range->due == DT_NOBEGIN ?
 				RETURNED_WIDTH : OVERDUE_WIDTH);
 	*taken = *range;
+	reserved.kind = RESERVED_RANGE;
 	reserved.n = 1;
 
 	/* The sweep may still replace what is left of the range. */

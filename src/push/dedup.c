@@ -560,15 +560,17 @@ dedup_is_duplicate(const Queue *queue, MessageTable *table, HeapTuple tuple)
 /* --- Rows that are not needed any more --- */
 
 /*
- * Delete some rows that no push and no message keeps any more, unless they are
- * locked.  Returns false if these were the last ones.
+ * A step of the worker: delete some rows that no push and no message keeps any
+ * more, unless they are locked.  Returns false if these were the last ones.
  *
  * What was deleted stays in the index as long as an old snapshot may see it.
- * So the scan begins at *from, where the last one has ended, and sets that.
+ * So the scan begins at the time *arg, where the last one has ended, and sets
+ * that.
  */
 bool
-dedup_forget(TimestampTz *from)
+dedup_forget_step(void *arg)
 {
+	TimestampTz *from = arg;
 	TimestampTz now = GetCurrentTimestamp();
 	Relation	rel;
 	ScanKeyData keys[2];

@@ -44,7 +44,7 @@ typedef struct DedupEntry
 } DedupEntry;
 
 /* For the worker */
-extern bool dedup_forget(TimestampTz *from);
+extern bool dedup_forget_step(void *arg);
 
 /* For pushes */
 extern bool dedup_take_key(const Queue *queue, const pg_uuid_t *digest,

@@ -63,8 +63,6 @@ static void *copy_varlena(const void *value);
 static int	compare_pushes(const void *a, const void *b);
 static bool is_same_write(const LazyPush *a, const LazyPush *b);
 static bool message_fits(const Queue *queue, const NewMessage *message);
-static void write_pushes(const LazyPush *pushes, int n);
-static void warn_of_failure(ErrorData *error, const PushGroup *group);
 static void write_group(void *arg);
 static ErrorData *write_sorted_pushes(const LazyPush *pushes, int n);
 static void push_before_end(XactEvent event);
@@ -178,22 +176,33 @@ message_fits(const Queue *queue, const NewMessage *message)
 	return false;
 }
 
-/* Push messages of one queue, role, project and client id. */
+/*
+ * Called in a subtransaction: push messages of one queue, role, project and
+ * client id.
+ */
 static void
-write_pushes(const LazyPush *pushes, int n)
+write_group(void *arg)
 {
+	const PushGroup *group = arg;
+	const LazyPush *pushes = group->pushes;
 	NewMessage *messages = MemoryContextAllocHuge(CurrentMemoryContext,
-												  n * sizeof(NewMessage));
+												  group->n * sizeof(NewMessage));
 	Queue		queue;
 	int			nfitting = 0;
+	Oid			role;
+	int			security;
+
+	GetUserIdAndSecContext(&role, &security);
+	SetUserIdAndSecContext(pushes->role, security);
+	PushActiveSnapshot(GetTransactionSnapshot());
 
 	/* The settings stay until the end of write_sorted_pushes. */
-	if (strcmp(pushes[0].project, setting_project) != 0)
-		settings_set("queue.project", pushes[0].project, true);
-	if (strcmp(pushes[0].client_id, setting_client_id) != 0)
-		settings_set("queue.client_id", pushes[0].client_id, true);
-	queue_open_or_create(pushes[0].queue_name, QUEUE_PUSH, &queue);
-	for (int i = 0; i < n; i++)
+	if (strcmp(pushes->project, setting_project) != 0)
+		settings_set("queue.project", pushes->project, true);
+	if (strcmp(pushes->client_id, setting_client_id) != 0)
+		settings_set("queue.client_id", pushes->client_id, true);
+	queue_open_or_create(pushes->queue_name, QUEUE_PUSH, &queue);
+	for (int i = 0; i < group->n; i++)
 		if (message_fits(&queue, &pushes[i].message))
 		{
 			NewMessage *message = &messages[nfitting++];
@@ -205,33 +214,6 @@ write_pushes(const LazyPush *pushes, int n)
 	if (nfitting > 0)
 		push_messages(&queue, messages, nfitting);
 	pfree(messages);
-}
-
-static void
-warn_of_failure(ErrorData *error, const PushGroup *group)
-{
-	ereport(WARNING,
-			(errcode(error->sqlerrcode),
-			 errmsg("could not push to queue \"%s\" at the end of the transaction: %s",
-					group->pushes->queue_name, error->message),
-			 errdetail_plural("%d message was dropped.",
-							  "%d messages were dropped.", group->n, group->n),
-			 error->hint != NULL ? errhint("%s", error->hint) : 0));
-	FreeErrorData(error);
-}
-
-/* Called in a subtransaction: do write_pushes() as the role of the pushes. */
-static void
-write_group(void *arg)
-{
-	const PushGroup *group = arg;
-	Oid			role;
-	int			security;
-
-	GetUserIdAndSecContext(&role, &security);
-	SetUserIdAndSecContext(group->pushes->role, security);
-	PushActiveSnapshot(GetTransactionSnapshot());
-	write_pushes(group->pushes, group->n);
 	PopActiveSnapshot();
 	SetUserIdAndSecContext(role, security);
 }
@@ -260,7 +242,17 @@ write_sorted_pushes(const LazyPush *pushes, int n)
 		if (error != NULL && error->sqlerrcode == ERRCODE_QUERY_CANCELED)
 			cancel = error;
 		else if (error != NULL)
-			warn_of_failure(error, &group);
+		{
+			ereport(WARNING,
+					(errcode(error->sqlerrcode),
+					 errmsg("could not push to queue \"%s\" at the end of the transaction: %s",
+							group.pushes->queue_name, error->message),
+					 errdetail_plural("%d message was dropped.",
+									  "%d messages were dropped.",
+									  group.n, group.n),
+					 error->hint != NULL ? errhint("%s", error->hint) : 0));
+			FreeErrorData(error);
+		}
 	}
 	AtEOXact_GUC(true, nest_level);
 	return cancel;

@@ -598,21 +598,6 @@ push_messages(const Queue *queue, NewMessage *messages, int n)
 	push_to_queues(queue, 1, messages, n);
 }
 
-/*
- * Push one message to the queue of this name, which is created where that is
- * allowed.
- */
-void
-push_message(const char *queue_name, NewMessage *message)
-{
-	Queue		queue;
-	int64		total = 0;
-
-	queue_open_or_create(queue_name, QUEUE_PUSH, &queue);
-	push_prepare(&queue, message, &total);
-	push_messages(&queue, message, 1);
-}
-
 /* --- Publishing --- */
 
 /* Count and log a copy that a queue does not take.  No client may see it. */

@@ -51,7 +51,6 @@ extern void push_prepare(const Queue *queue, NewMessage *message,
 						 int64 *total);
 
 /* Writing */
-extern void push_message(const char *queue_name, NewMessage *message);
 extern void push_messages(const Queue *queue, NewMessage *messages, int n);
 extern int	push_to_topic(const char *topic, const NewMessage *message);
 

@@ -98,7 +98,7 @@ delete_old_origins(Relation rel, int32 queue_id)
 }
 
 /*
- * Push one message as push_message() does, unless that was done before for its
+ * Push one message as queue_push() does, unless that was done before for its
  * origin.  Sets the message's id to what the first push has set it to.
  */
 void

@@ -93,21 +93,25 @@ static bool is_registered_later(int32 queue_id, const JsonbValue *signature,
 								const char *time);
 static TimestampTz write_root_job(int32 queue_id, const pg_uuid_t *digest,
 								  const TimestampTz *at, bool *is_new);
-static void check_time(TimestampTz time);
 static void delete_old_roots(void);
 
 /* --- Times as text --- */
 
+/* Times that are compared as text have years of four digits. */
 static void
 print_time(TimestampTz time, char *text)
 {
 	struct pg_tm tm;
 	fsec_t		fsec;
 
-	if (timestamp2tm(time, NULL, &tm, &fsec, NULL, NULL) != 0)
+	if (TIMESTAMP_NOT_FINITE(time) ||
+		timestamp2tm(time, NULL, &tm, &fsec, NULL, NULL) != 0 ||
+		tm.tm_year < 1 || tm.tm_year > 9999)
 		ereport(ERROR,
-				(errcode(ERRCODE_DATETIME_VALUE_OUT_OF_RANGE),
-				 errmsg("timestamp out of range")));
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("parameter \"%s\" must be in the years 1 to 9999",
+						"at"),
+				 errhint("Give the time of the root job, or leave it out.")));
 	snprintf(text, TIME_LENGTH + 1, "%04d-%02d-%02dT%02d:%02d:%02d.%06dZ",
 			 tm.tm_year, tm.tm_mon, tm.tm_mday, tm.tm_hour, tm.tm_min,
 			 tm.tm_sec, (int) fsec);
@@ -290,23 +294,6 @@ write_root_job(int32 queue_id, const pg_uuid_t *digest,
 	return time;
 }
 
-/* Times that are compared as text have years of four digits. */
-static void
-check_time(TimestampTz time)
-{
-	struct pg_tm tm;
-	fsec_t		fsec;
-
-	if (TIMESTAMP_NOT_FINITE(time) ||
-		timestamp2tm(time, NULL, &tm, &fsec, NULL, NULL) != 0 ||
-		tm.tm_year < 1 || tm.tm_year > 9999)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("parameter \"%s\" must be in the years 1 to 9999",
-						"at"),
-				 errhint("Give the time of the root job, or leave it out.")));
-}
-
 /* Delete registrations beyond their lifetime, unless they are locked. */
 static void
 delete_old_roots(void)
@@ -346,8 +333,9 @@ root_job_register(const Queue *queue, const char *signature,
 	JsonbInState state = {0};
 	bool		is_new;
 
+	/* Check the time before anything is written. */
 	if (at != NULL)
-		check_time(*at);
+		print_time(*at, time);
 	digest_text(signature, &digest);
 	print_time(write_root_job(queue->id, &digest, at, &is_new), time);
 

@@ -49,14 +49,7 @@
 /* How many dead letter queues of dead letter queues are followed */
 #define SOURCES_MAX			1000
 
-typedef struct PrivilegeInfo
-{
-	const char *name;
-	int			column;			/* of queue_data.queue */
-	CatalogRole role;			/* its members have it on all queues */
-} PrivilegeInfo;
-
-static const PrivilegeInfo privileges[QUEUE_PRIVILEGES] = {
+const PrivilegeInfo queue_privileges[QUEUE_PRIVILEGES] = {
 	[QUEUE_PRIVILEGE_PUSH] = {"push", Anum_queue_push_roles, CATALOG_PRODUCER},
 	[QUEUE_PRIVILEGE_CLAIM] = {"claim", Anum_queue_claim_roles,
 	CATALOG_CONSUMER},
@@ -75,7 +68,7 @@ static ArrayType *
 load_roles(Relation rel, HeapTuple tuple, QueuePrivilege privilege)
 {
 	bool		isnull;
-	Datum		value = heap_getattr(tuple, privileges[privilege].column,
+	Datum		value = heap_getattr(tuple, queue_privileges[privilege].column,
 									 RelationGetDescr(rel), &isnull);
 
 	return isnull ? NULL : DatumGetArrayTypePCopy(value);
@@ -215,7 +208,7 @@ acl_allows(const QueueAcl *acl, Oid role, QueueAccess access)
 
 	/* A grant narrows push and claim to the roles that it names. */
 	return privilege != QUEUE_PRIVILEGE_ADMIN &&
-		is_member_of(role, privileges[privilege].role) &&
+		is_member_of(role, queue_privileges[privilege].role) &&
 		(granted == NULL || acl_is_member_of_any(role, granted));
 }
 
@@ -241,7 +234,7 @@ acl_grant_hint(const char *name, const QueueAcl *acl, Oid role,
 	QueuePrivilege privilege = required_privilege(access);
 	ArrayType  *granted = acl->roles[privilege];
 	bool		is_member = privilege == QUEUE_PRIVILEGE_ADMIN ||
-	is_member_of(role, privileges[privilege].role);
+	is_member_of(role, queue_privileges[privilege].role);
 	StringInfoData hint;
 	Queue		source;
 
@@ -269,7 +262,7 @@ acl_grant_hint(const char *name, const QueueAcl *acl, Oid role,
 		appendStringInfo(&hint, "SELECT queue_grant(%s, %s, '%s');",
 						 quote_literal_cstr(name),
 						 quote_literal_cstr(acl_role_identifier(role)),
-						 privileges[privilege].name);
+						 queue_privileges[privilege].name);
 	}
 	return hint.data;
 }
@@ -294,32 +287,6 @@ acl_check_member(CatalogRole of, const char *what)
 }
 
 /* --- Grants --- */
-
-const char *
-acl_privilege_name(QueuePrivilege privilege)
-{
-	return privileges[privilege].name;
-}
-
-/* Find a privilege by its name.  Returns false if there is none. */
-bool
-acl_privilege_by_name(const char *name, QueuePrivilege *privilege)
-{
-	for (int i = 0; i < QUEUE_PRIVILEGES; i++)
-		if (strcmp(name, privileges[i].name) == 0)
-		{
-			*privilege = i;
-			return true;
-		}
-	return false;
-}
-
-/* Returns the column of queue_data.queue that has the roles. */
-int
-acl_column(QueuePrivilege privilege)
-{
-	return privileges[privilege].column;
-}
 
 /* Get the roles in an array, which may be NULL.  Returns their number. */
 int

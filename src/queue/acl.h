@@ -27,6 +27,15 @@ typedef enum QueuePrivilege
 
 #define QUEUE_PRIVILEGES	3
 
+typedef struct PrivilegeInfo
+{
+	const char *name;
+	int			column;			/* of queue_data.queue: the roles that have it */
+	CatalogRole role;			/* its members have it on all queues */
+} PrivilegeInfo;
+
+extern const PrivilegeInfo queue_privileges[QUEUE_PRIVILEGES];
+
 /*
  * What a caller is going to do with a queue.  It decides which privilege is
  * required and which lock is taken (queue_lock.c).
@@ -67,9 +76,6 @@ extern const char *acl_grant_hint(const char *name, const QueueAcl *acl,
 								  Oid role, QueueAccess access);
 
 /* Grants */
-extern const char *acl_privilege_name(QueuePrivilege privilege);
-extern bool acl_privilege_by_name(const char *name, QueuePrivilege *privilege);
-extern int	acl_column(QueuePrivilege privilege);
 extern int	acl_roles(ArrayType *array, Datum **roles);
 extern bool acl_has_role(ArrayType *array, Oid role);
 extern ArrayType *acl_change_roles(ArrayType *array, Oid role,

@@ -42,13 +42,10 @@ typedef struct ResultList
 static bool row_is_own(const ScanRow *row);
 static MessageState row_state(const ScanRow *row, TimestampTz now);
 static bool body_contains(const ScanRow *row, Jsonb *part);
-static bool passes_filter(const ScanRow *row, const MessageFilter *filter,
-						  TimestampTz now);
 static bool add_to_result(const ScanRow *row, TimestampTz now, void *arg);
 static bool count_message(const ScanRow *row, TimestampTz now, void *arg);
 static void add_found(const Queue *queue, MessageTable *table,
-					  TupleTableSlot *slot, TimestampTz now,
-					  MessageResult *result);
+					  TupleTableSlot *slot, MessageResult *result);
 
 /*
  * Returns whether the message was pushed under the client id of this session.
@@ -87,16 +84,6 @@ body_contains(const ScanRow *row, Jsonb *part)
 											JsonbPGetDatum(part)));
 }
 
-/* Returns whether a message, which has not expired, passes the filter. */
-static bool
-passes_filter(const ScanRow *row, const MessageFilter *filter,
-			  TimestampTz now)
-{
-	return (filter->states & row_state(row, now)) != 0 &&
-		(filter->own || !row_is_own(row)) &&
-		(filter->body == NULL || body_contains(row, filter->body));
-}
-
 /*
  * Call the callback for the messages that pass the filter, ordered by id, up
  * to the limit of those for which it returns true.  Returns the id of the last
@@ -133,7 +120,10 @@ message_list_each(const Queue *queue, const MessageFilter *filter,
 		if (message_is_expired(&row.form, now))
 			continue;
 		old = MemoryContextSwitchTo(context);
-		if (passes_filter(&row, filter, now) && callback(&row, now, arg))
+		if ((filter->states & row_state(&row, now)) != 0 &&
+			(filter->own || !row_is_own(&row)) &&
+			(filter->body == NULL || body_contains(&row, filter->body)) &&
+			callback(&row, now, arg))
 			left--;
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(context);
@@ -168,10 +158,11 @@ message_list(const Queue *queue, const MessageFilter *filter,
 /* Add a message that was found to the result, and close what is open. */
 static void
 add_found(const Queue *queue, MessageTable *table, TupleTableSlot *slot,
-		  TimestampTz now, MessageResult *result)
+		  MessageResult *result)
 {
 	HeapTuple	tuple = row_tuple(slot);
 	MessageForm form = message_read(tuple);
+	TimestampTz now = GetCurrentTimestamp();
 
 	if (!message_is_expired(&form, now))
 		message_result_add(result, queue, RelationGetDescr(table->heap), tuple,
@@ -186,11 +177,10 @@ message_list_one(const Queue *queue, int64 id, MessageResult *result)
 {
 	MessageTable table;
 	TupleTableSlot *slot;
-	TimestampTz now = GetCurrentTimestamp();
 
 	segment_push_snapshot();
 	if (message_find(queue->id, id, AccessShareLock, &table, &slot))
-		add_found(queue, &table, slot, now, result);
+		add_found(queue, &table, slot, result);
 	PopActiveSnapshot();
 }
 
@@ -204,12 +194,11 @@ message_list_number(const Queue *queue, int64 number, int priority,
 {
 	MessageTable table;
 	TupleTableSlot *slot;
-	TimestampTz now = GetCurrentTimestamp();
 
 	segment_push_snapshot();
 	if (message_find_number(queue->id, number, priority, AccessShareLock,
 							&table, &slot))
-		add_found(queue, &table, slot, now, result);
+		add_found(queue, &table, slot, result);
 	PopActiveSnapshot();
 }
 

@@ -84,82 +84,63 @@ typedef struct Option
 /* In the order in which the manual and the hint of options_warn() list them */
 static const Option options[] = {
 	{
-		.key = "_default_message_ttl",
-		.type = OPTION_INTEGER,
-		.field = offsetof(Queue, default_ttl),
+		"_default_message_ttl", OPTION_INTEGER, offsetof(Queue, default_ttl),
 		.default_value = -1,
 		MESSAGE_TTL_BOUNDS
 	},
 	{
-		.key = "_default_message_delay",
-		.type = OPTION_INTEGER,
-		.field = offsetof(Queue, default_delay),
+		"_default_message_delay", OPTION_INTEGER, offsetof(Queue, default_delay),
 		DELAY_BOUNDS
 	},
 	{
-		.key = "_max_messages_post_size",
-		.type = OPTION_INTEGER,
-		.field = offsetof(Queue, max_post_size),
+		"_max_messages_post_size", OPTION_INTEGER, offsetof(Queue, max_post_size),
 		.default_value = -1,
 		.min = {.constant = 1},
 		.max = {.constant = POST_SIZE_MAX}
 	},
 	{
-		.key = "_max_claim_count",
-		.type = OPTION_INTEGER,
-		.field = offsetof(Queue, max_claim_count),
+		"_max_claim_count", OPTION_INTEGER, offsetof(Queue, max_claim_count),
 		.default_value = -1,
 		.min = {.constant = 1},
 		.max = {.constant = INT_MAX}
 	},
 	{
 		.key = "_dead_letter_queue",
-		.type = OPTION_QUEUE_NAME,
+		.type = OPTION_QUEUE_NAME
 	},
 	{
-		.key = "_dead_letter_queue_messages_ttl",
-		.type = OPTION_INTEGER,
-		.field = offsetof(Queue, dead_ttl),
+		"_dead_letter_queue_messages_ttl", OPTION_INTEGER,
+		offsetof(Queue, dead_ttl),
 		.default_value = -1,
 		MESSAGE_TTL_BOUNDS
 	},
 	{
-		.key = "_retry_delay",
-		.type = OPTION_INTEGER,
-		.field = offsetof(Queue, retry_delay),
+		"_retry_delay", OPTION_INTEGER, offsetof(Queue, retry_delay),
 		.default_value = -1,
 		DELAY_BOUNDS
 	},
 	{
-		.key = "_retry_backoff",
-		.type = OPTION_NUMBER,
-		.field = offsetof(Queue, retry_backoff),
+		"_retry_backoff", OPTION_NUMBER, offsetof(Queue, retry_backoff),
 		.default_value = -1,
 		.min = {.constant = 1},
 		.max = {.constant = RETRY_BACKOFF_MAX},
 		.hint = "Give a factor by which the delay grows from one retry to the next."
 	},
 	{
-		.key = "_group_concurrency",
-		.type = OPTION_INTEGER,
-		.field = offsetof(Queue, group_concurrency),
+		"_group_concurrency", OPTION_INTEGER, offsetof(Queue, group_concurrency),
 		.default_value = -1,
 		.min = {.constant = 1},
 		.max = {.constant = GROUP_CONCURRENCY_MAX}
 	},
 	{
-		.key = "_group_rate",
-		.type = OPTION_NUMBER,
-		.field = offsetof(Queue, group_rate),
+		"_group_rate", OPTION_NUMBER, offsetof(Queue, group_rate),
 		.min = {.constant = 0},
 		.max = {.constant = GROUP_RATE_MAX},
 		.excludes_min = true,
 		.hint = "Give a number of messages per second."
 	},
 	{
-		.key = "_keep_finished",
-		.type = OPTION_INTEGER,
-		.field = offsetof(Queue, keep_finished),
+		"_keep_finished", OPTION_INTEGER, offsetof(Queue, keep_finished),
 		.default_value = -1,
 		.min = {.constant = 1},
 		.max = {.constant = KEEP_FINISHED_MAX}

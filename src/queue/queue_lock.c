@@ -4,17 +4,21 @@
  *	  Heavyweight locks on queues, and on what belongs to them.
  *
  * NOTES
- *	  1. What is locked.  All locks here are object locks on the table of
- *	  queues: (database, queue_data.queue, id, sub-id).  The id is a queue's
- *	  unless stated otherwise.
+ *	  1. What is locked.  The lock of a queue itself has the tag of a relation,
+ *	  (database, QUEUE_LOCK_OID + id): only such locks have a fast path, and
+ *	  without it all sessions that use a queue would wait for one partition of
+ *	  the lock table.  No relation has such an OID before a server has assigned
+ *	  two billion others; then, locks on a table might conflict with those on a
+ *	  queue.  All other locks here are object locks on the table of queues:
+ *	  (database, queue_data.queue, id, sub-id).  The id is a queue's unless
+ *	  stated otherwise.
  *
  *	  sub-id		mode					held while
  *
  *	  QUEUE			RowExclusive			pushing, claiming, deleting
  *					ShareUpdateExclusive	changing the queue's row or its
  *											handler; others push and claim on
- *					Exclusive				purging
- *					AccessExclusive			dropping
+ *					Exclusive				purging, dropping
  *	  DEAD_LETTERS	Share					relying on where the queue's dead
  *											letters go, to exclude a cycle
  *					Exclusive				changing where they go
@@ -36,9 +40,9 @@
  *
  *	  2. Many queues in one transaction.  The lock table has room for some
  *	  thousand locks only.  A transaction that pushes to or claims from more
- *	  than MAX_OBJECT_LOCKS queues locks the rows of the further ones instead
+ *	  than MAX_QUEUE_LOCKS queues locks the rows of the further ones instead
  *	  (FOR KEY SHARE).  Therefore purge and drop lock the row as well (FOR
- *	  UPDATE), after the object.  No lock stands for more than one queue, so
+ *	  UPDATE), after the queue.  No lock stands for more than one queue, so
  *	  that a session never waits because of a queue that it does not use.
  *
  *	  3. Waiting.  The worker never waits for a lock on a queue: it calls
@@ -92,16 +96,17 @@
 #include "util/compat.h"
 #include "util/session_lock.h"
 
-#define MAX_OBJECT_LOCKS	64	/* on queues, per transaction */
+#define QUEUE_LOCK_OID	((Oid) 1 << 31) /* ids of queues are positive */
+#define MAX_QUEUE_LOCKS	64		/* per transaction */
 
-/* Object locks on queues that this transaction has taken */
+/* Locks on queues that this transaction has taken */
 static LocalTransactionId counted_xid = InvalidLocalTransactionId;
 static int	nlocks;
 
 static LOCKMODE lock_mode(QueueAccess access);
 static void set_queue_tag(LOCKTAG *tag, int32 id, int sub_id);
-static LockAcquireResult lock_queue_object(int32 id, LockSubId sub_id,
-										   LOCKMODE mode, bool wait);
+static LockAcquireResult acquire_lock(int32 id, LockSubId sub_id,
+									  LOCKMODE mode, bool wait);
 static QueueLockResult lock_queue_row(int32 queue_id, LockTupleMode mode,
 									  bool wait);
 static QueueLockResult lock_row_for_use(int32 queue_id, bool wait);
@@ -117,9 +122,13 @@ lock_mode(QueueAccess access)
 		case QUEUE_ALTER:
 			return ShareUpdateExclusiveLock;
 		case QUEUE_PURGE:
-			return ExclusiveLock;
 		case QUEUE_DROP:
-			return AccessExclusiveLock;
+
+			/*
+			 * Not AccessExclusive, which would be the same here, but which
+			 * PostgreSQL writes to WAL for a relation.
+			 */
+			return ExclusiveLock;
 		case QUEUE_DESCRIBE:
 		case QUEUE_READ:
 		case QUEUE_INSPECT:
@@ -131,12 +140,15 @@ lock_mode(QueueAccess access)
 static void
 set_queue_tag(LOCKTAG *tag, int32 id, int sub_id)
 {
-	SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, catalog_queue_oid(), (uint32) id,
-					   sub_id);
+	if (sub_id == LOCK_QUEUE)
+		SET_LOCKTAG_RELATION(*tag, MyDatabaseId, QUEUE_LOCK_OID + id);
+	else
+		SET_LOCKTAG_OBJECT(*tag, MyDatabaseId, catalog_queue_oid(),
+						   (uint32) id, sub_id);
 }
 
 static LockAcquireResult
-lock_queue_object(int32 id, LockSubId sub_id, LOCKMODE mode, bool wait)
+acquire_lock(int32 id, LockSubId sub_id, LOCKMODE mode, bool wait)
 {
 	LOCKTAG		tag;
 
@@ -204,8 +216,8 @@ lock_row_for_use(int32 queue_id, bool wait)
 
 	/*
 	 * Even with LockWaitSkip, table_tuple_lock waits for a lock on the next
-	 * version of the row.  A session that has one has the object lock, too,
-	 * so we try that first.
+	 * version of the row.  A session that has one has the lock of the queue,
+	 * too, so we try that first.
 	 */
 	if (!queue_lock_try(queue_id))
 		return QUEUE_LOCK_BUSY;
@@ -233,14 +245,14 @@ queue_lock(int32 queue_id, QueueAccess access, bool wait)
 	}
 
 	/* The lock table has no room for more locks of this transaction. */
-	if (mode == RowExclusiveLock && nlocks >= MAX_OBJECT_LOCKS)
+	if (mode == RowExclusiveLock && nlocks >= MAX_QUEUE_LOCKS)
 	{
 		result = lock_row_for_use(queue_id, wait);
 		AcceptInvalidationMessages();
 		return result;
 	}
 
-	switch (lock_queue_object(queue_id, LOCK_QUEUE, mode, wait))
+	switch (acquire_lock(queue_id, LOCK_QUEUE, mode, wait))
 	{
 		case LOCKACQUIRE_NOT_AVAIL:
 			return QUEUE_LOCK_BUSY;
@@ -282,7 +294,7 @@ queue_unlock(int32 queue_id, QueueAccess access)
 bool
 queue_lock_try(int32 queue_id)
 {
-	return lock_queue_object(queue_id, LOCK_QUEUE, RowExclusiveLock, false) !=
+	return acquire_lock(queue_id, LOCK_QUEUE, RowExclusiveLock, false) !=
 		LOCKACQUIRE_NOT_AVAIL;
 }
 
@@ -295,7 +307,7 @@ queue_lock_try(int32 queue_id)
 bool
 queue_lock_part(int32 id, LockSubId sub_id, LOCKMODE mode, bool wait)
 {
-	if (lock_queue_object(id, sub_id, mode, wait) == LOCKACQUIRE_NOT_AVAIL)
+	if (acquire_lock(id, sub_id, mode, wait) == LOCKACQUIRE_NOT_AVAIL)
 		return false;
 	if (wait)
 		AcceptInvalidationMessages();

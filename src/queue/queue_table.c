@@ -37,7 +37,6 @@
 #include "catalog/row_check.h"
 #include "catalog/tables.h"
 #include "map/availability.h"
-#include "map/shmem_maps.h"
 #include "queue/options.h"
 #include "queue/queue_table.h"
 #include "queue/role.h"
@@ -46,7 +45,6 @@
 #include "util/compat.h"
 #include "util/settings.h"
 
-static Oid	owner_of_queue(int32 id);
 static int	compare_to_id(const void *id, const void *entry);
 static bool has_rows(CatalogRelation table, int32 queue_id);
 static void describe_row(Relation rel, HeapTuple tuple,
@@ -224,8 +222,8 @@ queue_created_at(int32 id, TimestampTz *created_at)
  * Returns the owner of a queue, as queue_created_at() gets the time; InvalidOid
  * if there is no such queue.
  */
-static Oid
-owner_of_queue(int32 id)
+Oid
+queue_owner(int32 id)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
 	HeapTuple	tuple = queue_table_fetch_by_id(rel, id, true);
@@ -235,13 +233,6 @@ owner_of_queue(int32 id)
 		owner = DatumGetObjectId(row_getattr(rel, tuple, Anum_queue_owner));
 	table_close(rel, AccessShareLock);
 	return owner;
-}
-
-/* To be called once, when the library is loaded. */
-void
-queue_table_init(void)
-{
-	shmem_register_owner(owner_of_queue);
 }
 
 /* --- Lists of queues --- */

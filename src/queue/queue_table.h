@@ -100,12 +100,12 @@ extern void queue_table_names(Relation rel, HeapTuple tuple, char *project,
 extern void queue_table_load(Relation rel, HeapTuple tuple, Queue *queue);
 
 /* Queues by id, of any project */
-extern void queue_table_init(void);
 extern bool queue_by_id(int32 id, Queue *queue);
 extern bool queue_any_name_of(int32 id, char *project, char *name,
 							  bool *paused);
 extern bool queue_name_of(int32 id, char *project, char *name, bool *paused);
 extern bool queue_created_at(int32 id, TimestampTz *created_at);
+extern Oid	queue_owner(int32 id);
 
 /* Lists of queues */
 extern List *queue_referring(int attribute, int32 id);

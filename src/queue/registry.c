@@ -76,8 +76,6 @@ static uint64 cache_generation = 0;
 static void reset_stale_cache(void);
 static CachedQueue *search_queue_cache(const char *project, const char *name,
 									   HASHACTION action);
-static CachedQueue *search_queue_cache_by_id(int32 id);
-static void get_cached_project(const CachedQueue *cached, char *project);
 static void add_queue_to_cache(const char *project, const Queue *queue,
 							   const QueueAcl *acl);
 static bool row_can_be_cached(HeapTuple tuple, uint64 generation);
@@ -89,8 +87,6 @@ static bool row_is_readable(Relation rel, HeapTuple tuple,
 							const char *project, const char *name,
 							QueueAcl *acl);
 static bool is_readable_here(Relation rel, HeapTuple tuple);
-static QueueResult read_claimable(int32 id, const char *of_project,
-								  char *project, char *name, Queue *queue);
 static bool cached_is_claimable(int32 id, const char *of_project,
 								char *project, char *name, Queue *queue);
 static QueueResult find_claimable(int32 id, const char *of_project,
@@ -168,33 +164,6 @@ search_queue_cache(const char *project, const char *name, HASHACTION action)
 	strlcpy(key + length + 1, name, KEY_LENGTH - length - 1);
 	reset_stale_cache();
 	return hash_search(cache, key, action, NULL);
-}
-
-/* Find the queue with this id, of any project, in the cache. */
-static CachedQueue *
-search_queue_cache_by_id(int32 id)
-{
-	CachedId   *entry;
-
-	reset_stale_cache();
-	entry = hash_search(cache_by_id, &id, HASH_FIND, NULL);
-
-	/*
-	 * Another queue may have got the name, and so the place, of one that was
-	 * dropped, before the message of the drop has arrived.
-	 */
-	return entry != NULL && entry->cached->queue.id == id ?
-		entry->cached : NULL;
-}
-
-/* Get the project of a cached queue, into QUEUE_PROJECT_LENGTH + 1 bytes. */
-static void
-get_cached_project(const CachedQueue *cached, char *project)
-{
-	Size		length = strrchr(cached->key, '\n') - cached->key;
-
-	memcpy(project, cached->key, length);
-	project[length] = '\0';
 }
 
 static void
@@ -349,18 +318,72 @@ row_is_readable(Relation rel, HeapTuple tuple, const char *project,
 		shard_is_local(project, name);
 }
 
-/* Read the row of a queue for find_claimable(). */
+/*
+ * Returns whether the cache has the queue with this id, and the current role
+ * may claim from it.  Sets what find_claimable() sets.
+ */
+static bool
+cached_is_claimable(int32 id, const char *of_project, char *project,
+					char *name, Queue *queue)
+{
+	CachedId   *entry;
+	CachedQueue *cached;
+	Size		length;
+
+	reset_stale_cache();
+	entry = hash_search(cache_by_id, &id, HASH_FIND, NULL);
+	if (entry == NULL)
+		return false;
+
+	/*
+	 * Another queue may have got the name, and so the place, of one that was
+	 * dropped, before the message of the drop has arrived.
+	 */
+	cached = entry->cached;
+	if (cached->queue.id != id || cached->queue.paused ||
+		!acl_allows(&cached->acl, GetUserId(), QUEUE_CLAIM))
+		return false;
+
+	/* The key is the project, a newline and the name. */
+	length = strrchr(cached->key, '\n') - cached->key;
+	memcpy(project, cached->key, length);
+	project[length] = '\0';
+	if (of_project != NULL && strcmp(project, of_project) != 0)
+		return false;
+	strlcpy(name, cached->queue.name, QUEUE_NAME_LENGTH + 1);
+	if (queue != NULL)
+		*queue = cached->queue;
+	return true;
+}
+
+/*
+ * Find a queue by its id.  Returns QUEUE_OK if the current role may claim from
+ * it, it is of this project, or of any if that is NULL, here, and not paused;
+ * then sets its names, in buffers as for queue_table_names(), and *queue unless
+ * that is NULL.
+ */
 static QueueResult
-read_claimable(int32 id, const char *of_project, char *project, char *name,
+find_claimable(int32 id, const char *of_project, char *project, char *name,
 			   Queue *queue)
 {
-	Relation	rel = catalog_open_queues(AccessShareLock);
-	uint64		generation = catalog_generation();
-	HeapTuple	tuple = queue_table_fetch_by_id(rel, id, true);
 	QueueResult result = QUEUE_MISSING;
+	Relation	rel;
+	uint64		generation;
+	HeapTuple	tuple;
 	QueueAcl	acl;
 	bool		paused;
 
+	/*
+	 * A queue that was resumed or granted wakes sessions before its
+	 * invalidation message arrives, so we look at the row before we believe
+	 * that the role may not claim.
+	 */
+	if (cached_is_claimable(id, of_project, project, name, queue))
+		return QUEUE_OK;
+
+	rel = catalog_open_queues(AccessShareLock);
+	generation = catalog_generation();
+	tuple = queue_table_fetch_by_id(rel, id, true);
 	if (HeapTupleIsValid(tuple))
 	{
 		queue_table_names(rel, tuple, project, name, &paused);
@@ -384,48 +407,6 @@ read_claimable(int32 id, const char *of_project, char *project, char *name,
 	}
 	table_close(rel, AccessShareLock);
 	return result;
-}
-
-/*
- * Returns whether the cache has the queue with this id, and the current role
- * may claim from it.  Sets what find_claimable() sets.
- */
-static bool
-cached_is_claimable(int32 id, const char *of_project, char *project,
-					char *name, Queue *queue)
-{
-	CachedQueue *cached = search_queue_cache_by_id(id);
-
-	if (cached == NULL || cached->queue.paused ||
-		!acl_allows(&cached->acl, GetUserId(), QUEUE_CLAIM))
-		return false;
-	get_cached_project(cached, project);
-	if (of_project != NULL && strcmp(project, of_project) != 0)
-		return false;
-	strlcpy(name, cached->queue.name, QUEUE_NAME_LENGTH + 1);
-	if (queue != NULL)
-		*queue = cached->queue;
-	return true;
-}
-
-/*
- * Find a queue by its id.  Returns QUEUE_OK if the current role may claim from
- * it, it is of this project, or of any if that is NULL, here, and not paused;
- * then sets its names, in buffers as for queue_table_names(), and *queue unless
- * that is NULL.
- */
-static QueueResult
-find_claimable(int32 id, const char *of_project, char *project, char *name,
-			   Queue *queue)
-{
-	/*
-	 * A queue that was resumed or granted wakes sessions before its
-	 * invalidation message arrives, so we look at the row before we believe
-	 * that the role may not claim.
-	 */
-	if (cached_is_claimable(id, of_project, project, name, queue))
-		return QUEUE_OK;
-	return read_claimable(id, of_project, project, name, queue);
 }
 
 /*

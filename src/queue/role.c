@@ -236,8 +236,8 @@ scan_row_roles(Relation rel, HeapTuple tuple, RoleCallback callback,
 		return false;
 	for (int i = 0; i < QUEUE_PRIVILEGES; i++)
 	{
-		reference.privilege = acl_privilege_name(i);
-		if (!scan_array(&reference, rel, tuple, acl_column(i), callback, arg))
+		reference.privilege = queue_privileges[i].name;
+		if (!scan_array(&reference, rel, tuple, queue_privileges[i].column, callback, arg))
 			return false;
 	}
 	return true;

@@ -30,7 +30,7 @@
  *	  When shards come or go, only the availability maps of their queues begin
  *	  anew: queues that have come have none, queue_drop() clears the maps of
  *	  those that have gone, and an UPDATE of the map of shards does so for
- *	  those that stay in the tables (shard_write).  A move writes messages by
+ *	  those that stay in the tables (shard_change).  A move writes messages by
  *	  COPY, and has them counted (shard_count_copied).  Its transaction is
  *	  prepared, so the worker adds the depths when it is committed
  *	  (prepared.c).
@@ -58,7 +58,6 @@
 #include "queue/queue_table.h"
 #include "queue/registry.h"
 #include "queue/shard.h"
-#include "shmem/database_state.h"
 #include "storage/message.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
@@ -77,9 +76,6 @@ static uint64 map_generation = 0;
 static bool map_exists;
 static bool is_local[SHARDS];
 
-/* Shards whose state the current statement has changed */
-static bool changed[SHARDS];
-
 static bool row_is_local(Relation rel, HeapTuple tuple);
 static void read_shard_map(void);
 static bool read_shard(int shard, char **peer);
@@ -87,7 +83,6 @@ static void check_shard(const char *name, int shard);
 static void read_map_rows(Relation rel, Oid index);
 static void check_no_queues(void);
 static void insert_plain_row(Relation rel, Datum *values);
-static void record_moved_queues(const bool *shards);
 
 /* --- The shard of a queue --- */
 
@@ -347,9 +342,12 @@ shard_init(int server, int servers)
 
 /* --- Shards that come and go --- */
 
-/* Record that each queue of these shards, of all projects, has moved. */
-static void
-record_moved_queues(const bool *shards)
+/*
+ * The state of a shard has changed: when that commits, the availability maps
+ * of its queues, of all projects, begin anew.  The maps of other queues stay.
+ */
+void
+shard_change(int shard)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
 	RowScan		scan;
@@ -364,38 +362,13 @@ record_moved_queues(const bool *shards)
 
 		CHECK_FOR_INTERRUPTS();
 		queue_table_names(rel, tuple, project, name, &paused);
-		if (shards[shard_of(project, name)])
-			pending_record_move(queue_table_id(rel, tuple, Anum_queue_id));
+		if (shard_of(project, name) == shard)
+			pending_record_queue(queue_table_id(rel, tuple,
+												Anum_queue_id),
+								 TARGET_MOVE, LANE_WITHOUT_KEY);
 	}
 	row_scan_end(&scan);
 	table_close(rel, AccessShareLock);
-}
-
-/* A statement changes the state of a shard, for shard_write() at its end. */
-void
-shard_change(int shard)
-{
-	changed[shard] = true;
-}
-
-/*
- * A statement has updated the map.  When that commits, the availability maps
- * of the queues of the changed shards begin anew, and the worker reads the
- * handlers again.  The maps of other queues stay.
- */
-void
-shard_write(void)
-{
-	bool		shards[SHARDS];
-	bool		any = false;
-
-	memcpy(shards, changed, sizeof(shards));
-	memset(changed, false, sizeof(changed));
-	for (int i = 0; i < SHARDS; i++)
-		any |= shards[i];
-	if (any)
-		record_moved_queues(shards);
-	database_record_change(CHANGE_HANDLERS);
 }
 
 /* Count the messages of a queue, which other SQL has written just now. */

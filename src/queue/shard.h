@@ -27,7 +27,6 @@ extern void shard_init(int server, int servers);
 
 /* Shards that come and go */
 extern void shard_change(int shard);
-extern void shard_write(void);
 extern void shard_count_copied(int32 queue_id);
 
 #endif							/* QUEUE_SHARD_H */

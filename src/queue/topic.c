@@ -72,7 +72,6 @@ static List *bindings;			/* in the order of their keys */
 static uint64 bindings_generation = 0;
 
 static bool words_are_valid(const char *words, bool wildcards);
-static bool remove_bindings(int32 queue_id, const char *pattern);
 static TopicBinding *form_binding(Relation rel, HeapTuple tuple);
 static int	compare_by_key(const ListCell *a, const ListCell *b);
 static void read_bindings(void);
@@ -114,8 +113,8 @@ words_are_valid(const char *words, bool wildcards)
  * Remove the binding of a queue to a pattern, or if that is NULL all of its
  * bindings.  Returns false if there is none.
  */
-static bool
-remove_bindings(int32 queue_id, const char *pattern)
+bool
+topic_remove(int32 queue_id, const char *pattern)
 {
 	List	   *removed = NIL;
 	ListCell   *cell;
@@ -191,7 +190,7 @@ topic_bind(const char *pattern, const char *queue_name, Jsonb *filter,
 				 errmsg("a sharded database has no topics"),
 				 errdetail("A publish would have to reach the queues of other servers."),
 				 errhint("Push to each queue.")));
-	was_bound = remove_bindings(queue.id, pattern);
+	was_bound = topic_remove(queue.id, pattern);
 	rel = catalog_open(CATALOG_TOPIC, RowExclusiveLock, NULL);
 	values[Anum_topic_queue_id - 1] = Int32GetDatum(queue.id);
 	values[Anum_topic_project - 1] = CStringGetTextDatum(setting_project);
@@ -220,14 +219,7 @@ topic_unbind(const char *pattern, const char *queue_name)
 
 	acl_check_member(CATALOG_ADMIN, "bind queues to topics");
 	return queue_open(queue_name, QUEUE_ALTER, &queue) &&
-		remove_bindings(queue.id, pattern);
-}
-
-/* Remove the bindings of a queue that is being dropped. */
-void
-topic_drop_queue(int32 queue_id)
-{
-	(void) remove_bindings(queue_id, NULL);
+		topic_remove(queue.id, pattern);
 }
 
 /* --- The session's copy --- */

@@ -35,7 +35,7 @@ typedef struct TopicBinding
 extern bool topic_bind(const char *pattern, const char *queue_name,
 					   Jsonb *filter, ArrayType *publishers);
 extern bool topic_unbind(const char *pattern, const char *queue_name);
-extern void topic_drop_queue(int32 queue_id);
+extern bool topic_remove(int32 queue_id, const char *pattern);
 
 /* Reading */
 extern List *topic_match(const char *topic, Jsonb *headers);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * background.c
- *	  Describing background processes, and connecting them.
+ *	  Describing, connecting and reconfiguring background processes.
  *
  * src/util/background.c
  *
@@ -12,6 +12,7 @@
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
 #include "miscadmin.h"
+#include "postmaster/interrupt.h"
 #include "utils/guc.h"
 #include "utils/guc_tables.h"
 
@@ -120,4 +121,18 @@ background_connect(Oid database, const char *application_name)
 					GetUserNameFromId(BOOTSTRAP_SUPERUSERID, false),
 					PGC_SUSET, PGC_S_SESSION);
 	CommitTransactionCommand();
+}
+
+/*
+ * Read the configuration files again if the postmaster has asked for it.
+ * Returns whether it has.
+ */
+bool
+background_reload(void)
+{
+	if (!ConfigReloadPending)
+		return false;
+	ConfigReloadPending = false;
+	ProcessConfigFile(PGC_SIGHUP);
+	return true;
 }

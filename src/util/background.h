@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * background.h
- *	  Describing background processes, and connecting them.
+ *	  Describing, connecting and reconfiguring background processes.
  *
  * src/util/background.h
  *
@@ -14,6 +14,7 @@
 
 extern void background_describe(BackgroundWorker *process, const char *type,
 								const char *function);
+extern bool background_reload(void);
 extern void background_connect(Oid database, const char *application_name);
 
 #endif							/* QUEUE_BACKGROUND_H */

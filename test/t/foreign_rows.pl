@@ -153,7 +153,7 @@ value(
 value(q{SELECT queue_push('bad', '1'), queue_push('good', '1')});
 is_done('good', 'the handler of another queue runs');
 like(
-	error_text(q{SELECT job_handler('bad', 'ok(jsonb)')}),
+	error_text(q{SELECT * FROM job_list('bad')}),
 	qr/XX001: a row of table "queue_data.handler" is malformed.*"function_name".*ctid = '\(\d+,\d+\)'/s,
 	'the error names the row');
 value('DELETE FROM queue_data.handler WHERE queue_id = '

@@ -40,6 +40,20 @@ is( $node->safe_psql(
 	"$queues\n0",
 	'pushes into many new queues, rolled back');
 
+# Sessions that use one queue do not share a partition of the lock table.
+is( $node->safe_psql(
+		'postgres',
+		q{SELECT queue_push('one', '1') \g /dev/null
+		BEGIN;
+		SELECT queue_push('one', '1') \g /dev/null
+		SELECT claim_complete('one', claim_id) FROM queue_claim('one', 60, 60, 1) \g /dev/null
+		SELECT string_agg(locktype || ' ' || mode, ', ') FROM pg_locks
+		WHERE pid = pg_backend_pid() AND NOT fastpath AND locktype <> 'transactionid';
+		COMMIT;
+		SELECT queue_drop('one') \g /dev/null}),
+	'',
+	'all locks of a push, a claim and its end are taken by the fast path');
+
 # and into queues that are there, in a transaction that stays open
 $node->safe_psql('postgres',
 	qq{SELECT count(queue_create('q' || g)) FROM generate_series(1, $queues) g});

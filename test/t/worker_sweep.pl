@@ -89,5 +89,28 @@ ok($node->poll_query_until('postgres',
 	'a claim that ends while others use more shared memory');
 becomes_ready('groups short', 'is found');
 
+# A claim that comes before the worker leaves it most of what is not known.
+$node->adjust_conf('postgresql.conf', 'queue.database_workers', '0');
+$node->restart;
+$node->safe_psql(
+	'postgres', q{
+SELECT queue_push(q, '1', group_key => CASE WHEN q = 'behind_groups' THEN (i % 10)::text END)
+FROM generate_series(1, 3000) i, unnest(ARRAY['behind', 'behind_groups']) q;
+SET queue.max_claim_limit = 3000;
+SELECT claim_id AS one FROM queue_claim('behind', 600, 0, 1) \gset
+SELECT claim_id AS other FROM queue_claim('behind_groups', 600, 0, 1) \gset
+SELECT count(*) FROM unnest(ARRAY['behind', 'behind_groups']) q, queue_claim(q, 2, 0, 2999);
+SELECT claim_release('behind', :'one'), claim_release('behind_groups', :'other');
+});
+$node->restart;
+is( $node->safe_psql('postgres',
+		q{SELECT count(*) FROM unnest(ARRAY['behind', 'behind_groups']) q, queue_claim(q, 600, 0, 1)}),
+	'2', 'claims without a worker');
+$node->adjust_conf('postgresql.conf', 'queue.database_workers', '8');
+$node->reload;
+ok($node->poll_query_until('postgres',
+		q{SELECT array_agg(ready) = '{2999,2999}' FROM queue_data.queue_status WHERE name ~ '^behind'}),
+	'what is behind what they have scanned is swept');
+
 $node->stop;
 done_testing();
