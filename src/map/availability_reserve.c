@@ -405,6 +405,7 @@ take_fresh(AvailabilityMap *map, int priority, int64 width)
 	MessageRange *range = &reserved.ranges[0].range;
 	int64	   *next = &map->next[priority];
 	int64		end = map->end[priority];
+	bool		is_unknown = *next == 0;
 
 	memset(range, 0, sizeof(MessageRange));
 	range->priority = priority;
@@ -412,23 +413,23 @@ take_fresh(AvailabilityMap *map, int priority, int64 width)
 
 	/*
 	 * New messages are dense.  But if nothing was scanned yet, they may be
-	 * anywhere below "end": reserve all of it.  Among these there may be
-	 * claims, whose ends are found by a sweep of what we give back.
+	 * anywhere below "end": reserve all of it.
 	 */
-	if (*next == 0)
-	{
-		range->last = end - 1;
-		range->due = DUE_UNKNOWN;
-		reserved.kind = RESERVED_RANGE;
-	}
-	else
-	{
-		range->last = width >= end - *next ? end - 1 : *next + width - 1;
+	range->last = is_unknown || width >= end - *next ?
+		end - 1 : *next + width - 1;
 
-		/* Where there are lanes, a range that is free at once is overflow. */
-		range->due = map->has_lanes ? DUE_UNKNOWN : DT_NOBEGIN;
-		reserved.kind = RESERVED_FRESH;
-	}
+	/* Where there are lanes, a range that is free at once is overflow. */
+	range->due = is_unknown || map->has_lanes ? DUE_UNKNOWN : DT_NOBEGIN;
+
+	/*
+	 * Among these there may be claims, whose ends are found by a sweep of
+	 * what we give back.  Where there are lanes, each end is counted as its
+	 * message is given to its lane, and what we give back has to count as
+	 * never reserved, since only then a claim gives all of it before it takes
+	 * a lane.
+	 */
+	reserved.kind = is_unknown && !map->has_lanes ?
+		RESERVED_RANGE : RESERVED_FRESH;
 	*next = range->last + 1;
 	reserved.n = 1;
 }

@@ -469,7 +469,7 @@ pending_add_of_lane(int32 queue_id, LaneId lane, OwnRanges *own)
 
 		/* What it has pushed was not delivered. */
 		bool		is_push = record->due_before == DT_NOEND &&
-			record->range.due == DT_NOBEGIN;
+		record->range.due == DT_NOBEGIN;
 
 		if (record->target != TARGET_DELAYED &&
 			(record->target != TARGET_MESSAGES || is_push ||
