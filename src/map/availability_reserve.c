@@ -308,9 +308,13 @@ reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
 {
 	int			i = message_ranges_pick(&map->ranges, request->now,
 										request->began, true);
-	bool		has_fresh = pick_fresh(map) >= 0;
+	bool		is_unknown = pick_fresh(map) >= 0;
 	bool		is_due = i >= 0 && map->ranges.items[i].due <= request->now;
 	int			overflow = -1;
+
+	/* What was left of numbers that the map knew nothing of */
+	for (int j = 0; j < map->ranges.n; j++)
+		is_unknown |= map->ranges.items[j].due == DUE_UNKNOWN;
 
 	/* The worker leaves to claims what is free at once. */
 	if (!request->only_due)
@@ -335,7 +339,7 @@ reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
 	 * a whole: the scan ends after a number of messages, and the rest is
 	 * given back.
 	 */
-	if (has_fresh || (is_due && !request->prefers_lanes))
+	if (is_unknown || (is_due && !request->prefers_lanes))
 		return reserve_range(map, request, NUMBERS_END);
 
 	/*
@@ -405,7 +409,6 @@ take_fresh(AvailabilityMap *map, int priority, int64 width)
 	MessageRange *range = &reserved.ranges[0].range;
 	int64	   *next = &map->next[priority];
 	int64		end = map->end[priority];
-	bool		is_unknown = *next == 0;
 
 	memset(range, 0, sizeof(MessageRange));
 	range->priority = priority;
@@ -413,23 +416,23 @@ take_fresh(AvailabilityMap *map, int priority, int64 width)
 
 	/*
 	 * New messages are dense.  But if nothing was scanned yet, they may be
-	 * anywhere below "end": reserve all of it.
+	 * anywhere below "end": reserve all of it.  Among these there may be
+	 * claims, whose ends are found by a sweep of what we give back.
 	 */
-	range->last = is_unknown || width >= end - *next ?
-		end - 1 : *next + width - 1;
+	if (*next == 0)
+	{
+		range->last = end - 1;
+		range->due = DUE_UNKNOWN;
+		reserved.kind = RESERVED_RANGE;
+	}
+	else
+	{
+		range->last = width >= end - *next ? end - 1 : *next + width - 1;
 
-	/* Where there are lanes, a range that is free at once is overflow. */
-	range->due = is_unknown || map->has_lanes ? DUE_UNKNOWN : DT_NOBEGIN;
-
-	/*
-	 * Among these there may be claims, whose ends are found by a sweep of
-	 * what we give back.  Where there are lanes, each end is counted as its
-	 * message is given to its lane, and what we give back has to count as
-	 * never reserved, since only then a claim gives all of it before it takes
-	 * a lane.
-	 */
-	reserved.kind = is_unknown && !map->has_lanes ?
-		RESERVED_RANGE : RESERVED_FRESH;
+		/* Where there are lanes, a range that is free at once is overflow. */
+		range->due = map->has_lanes ? DUE_UNKNOWN : DT_NOBEGIN;
+		reserved.kind = RESERVED_FRESH;
+	}
 	*next = range->last + 1;
 	reserved.n = 1;
 }
