@@ -281,10 +281,9 @@ count_room(ClaimScan *scan, GroupTurn *turn, int wanted)
 	if (ndelivered < 0)
 	{
 		/*
-		 * The map was cleared, there was no room for what was delivered, or
-		 * this transaction has changed too much: then only a pass that reads
-		 * the whole queue can count.  But a claim that has something need not
-		 * be complete.
+		 * The map was cleared, or there was no room for what was delivered:
+		 * then only a pass that reads the whole queue can count.  But a claim
+		 * that has something need not be complete.
 		 */
 		scan->pass.gave_up = scan->result.chosen.n == 0;
 		return 0;
@@ -317,8 +316,7 @@ count_room(ClaimScan *scan, GroupTurn *turn, int wanted)
  * List what was delivered of the group and may be unfinished: first what its
  * lane has, then what this transaction has changed itself, which the lane gets
  * as it ends.  Returns how many ranges the lane has; -1 if the lanes do not
- * know what was delivered any more, or there are no records of what this
- * transaction has changed.
+ * know what was delivered any more.
  */
 static int
 list_delivered(const ClaimScan *scan, LaneId lane, OwnRanges *ranges)
@@ -336,8 +334,7 @@ list_delivered(const ClaimScan *scan, LaneId lane, OwnRanges *ranges)
 								 ranges->size * sizeof(MessageRange));
 	}
 	ranges->n = Max(n, 0);
-	if (!pending_add_of_lane(queue_id, lane, ranges))
-		n = -1;
+	pending_add_of_lane(queue_id, lane, ranges);
 	return n;
 }
 

@@ -262,11 +262,8 @@ availability_end_delivered(int32 queue_id, uint64 incarnation,
 		complete = complete && map->ranges.items[i].due != DUE_UNKNOWN;
 	map->knows_delivered = complete;
 
-	/*
-	 * Visit again: the claim gives what it has reserved to the lanes soon; or
-	 * messages were pushed since, and claims wait for us.
-	 */
-	if (!complete && map->learn_at == 0)
+	/* Visit again: the claim gives what it has reserved to the lanes soon. */
+	if (map->open > 0)
 	{
 		map->incarnation = shmem_next_incarnation();
 		map->quiet = false;

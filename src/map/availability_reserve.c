@@ -308,13 +308,9 @@ reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
 {
 	int			i = message_ranges_pick(&map->ranges, request->now,
 										request->began, true);
-	bool		is_unknown = pick_fresh(map) >= 0;
+	bool		has_fresh = pick_fresh(map) >= 0;
 	bool		is_due = i >= 0 && map->ranges.items[i].due <= request->now;
 	int			overflow = -1;
-
-	/* What was left of numbers that the map knew nothing of */
-	for (int j = 0; j < map->ranges.n; j++)
-		is_unknown |= map->ranges.items[j].due == DUE_UNKNOWN;
 
 	/* The worker leaves to claims what is free at once. */
 	if (!request->only_due)
@@ -339,7 +335,7 @@ reserve_of_groups(AvailabilityMap *map, ReserveRequest *request)
 	 * a whole: the scan ends after a number of messages, and the rest is
 	 * given back.
 	 */
-	if (is_unknown || (is_due && !request->prefers_lanes))
+	if (has_fresh || (is_due && !request->prefers_lanes))
 		return reserve_range(map, request, NUMBERS_END);
 
 	/*

@@ -146,6 +146,7 @@ static bool extend_latest(const QueueRecords *entry, const PendingChange *new);
 static QueueRecords *find_records(int32 queue_id);
 static QueueRecords *insert_records(int32 queue_id);
 static void make_own(QueueRecords *entry, TimestampTz now);
+static void add_own_range(OwnRanges *own, const MessageRange *range);
 static void return_records(int first, XactEvent event);
 static void forget_queues(void);
 static bool all_is_recorded(void);
@@ -450,20 +451,38 @@ pending_give_turns(int32 queue_id)
 			availability_give_turn(queue_id, record_at(i)->lane);
 }
 
+/* Add a range to the list, whose items are allocated. */
+static void
+add_own_range(OwnRanges *own, const MessageRange *range)
+{
+	if (own->n == own->size)
+	{
+		own->size *= 2;
+		own->items = repalloc_huge(own->items,
+								   own->size * sizeof(MessageRange));
+	}
+	own->items[own->n++] = *range;
+}
+
 /*
  * Add the ranges of the messages of a lane that this transaction may have
- * locked, changed or deleted to the list, whose items are allocated.  The
- * records of delayed messages do not have the lane, so these ranges may hold
- * messages of other lanes.  Returns false if not all changes have a record.
+ * locked, changed or deleted: all of the queue if not all changes have a
+ * record.  The records of delayed messages do not have the lane, so these
+ * ranges may hold messages of other lanes.
  */
-bool
+void
 pending_add_of_lane(int32 queue_id, LaneId lane, OwnRanges *own)
 {
 	const QueueRecords *entry = find_records(queue_id);
+	MessageRange all = {.last = NUMBERS_END - 1,.due = DT_NOBEGIN};
 
-	if (entry == NULL || entry->is_forgotten)
-		return entry == NULL;
-	for (int i = entry->latest; i >= 0; i = record_at(i)->previous)
+	if (entry == NULL)
+		return;
+	for (; entry->is_forgotten && all.priority < QUEUE_PRIORITIES;
+		 all.priority++)
+		add_own_range(own, &all);
+	for (int i = entry->latest; i >= 0 && !entry->is_forgotten;
+		 i = record_at(i)->previous)
 	{
 		const PendingChange *record = record_at(i);
 
@@ -471,19 +490,11 @@ pending_add_of_lane(int32 queue_id, LaneId lane, OwnRanges *own)
 		bool		is_push = record->due_before == DT_NOEND &&
 		record->range.due == DT_NOBEGIN;
 
-		if (record->target != TARGET_DELAYED &&
-			(record->target != TARGET_MESSAGES || is_push ||
-			 !lane_equals(record->lane, lane)))
-			continue;
-		if (own->n == own->size)
-		{
-			own->size *= 2;
-			own->items = repalloc_huge(own->items,
-									   own->size * sizeof(MessageRange));
-		}
-		own->items[own->n++] = record->range;
+		if (record->target == TARGET_DELAYED ||
+			(record->target == TARGET_MESSAGES && !is_push &&
+			 lane_equals(record->lane, lane)))
+			add_own_range(own, &record->range);
 	}
-	return true;
 }
 
 /* --- The end of a transaction --- */

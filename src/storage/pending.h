@@ -76,7 +76,7 @@ extern void pending_return_own(int32 queue_id, TimestampTz now,
 							   MessageRanges *taken,
 							   const MessageRanges *skipped, int64 scanned_to);
 extern void pending_give_turns(int32 queue_id);
-extern bool pending_add_of_lane(int32 queue_id, LaneId lane, OwnRanges *own);
+extern void pending_add_of_lane(int32 queue_id, LaneId lane, OwnRanges *own);
 
 /* For prepared.c */
 extern const PendingChange *pending_record(int i);
