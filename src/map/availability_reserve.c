@@ -412,22 +412,24 @@ take_fresh(AvailabilityMap *map, int priority, int64 width)
 
 	/*
 	 * New messages are dense.  But if nothing was scanned yet, they may be
-	 * anywhere below "end": reserve all of it.  Among these there may be
-	 * claims, whose ends are found by a sweep of what we give back.
+	 * anywhere below "end": reserve all of it.
 	 */
-	if (*next == 0)
+	range->last = *next == 0 || width >= end - *next ?
+		end - 1 : *next + width - 1;
+
+	/* Where there are lanes, a range that is free at once is overflow. */
+	range->due = map->has_lanes ? DUE_UNKNOWN : DT_NOBEGIN;
+	reserved.kind = RESERVED_FRESH;
+
+	/*
+	 * Messages that were there before the map may be claimed, and only a
+	 * sweep of what we give back counts the ends of these claims.  Lanes are
+	 * given all of it in this order, before there is anything to claim.
+	 */
+	if (*next == 0 && !map->has_lanes)
 	{
-		range->last = end - 1;
 		range->due = DUE_UNKNOWN;
 		reserved.kind = RESERVED_RANGE;
-	}
-	else
-	{
-		range->last = width >= end - *next ? end - 1 : *next + width - 1;
-
-		/* Where there are lanes, a range that is free at once is overflow. */
-		range->due = map->has_lanes ? DUE_UNKNOWN : DT_NOBEGIN;
-		reserved.kind = RESERVED_FRESH;
 	}
 	*next = range->last + 1;
 	reserved.n = 1;

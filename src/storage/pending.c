@@ -37,9 +37,9 @@
  *	  what is due, scans that together with ranges of the map, and returns what
  *	  it has not come to, or what may be free later (pending_return_own).  So a
  *	  message is scanned once, however many messages the transaction pushes and
- *	  claims.  A rollback to a savepoint makes messages free again that claims
- *	  have taken from the set, so it is made anew then.  If it is made when not
- *	  all changes have a record, it is all of the queue.
+ *	  claims.  A rollback to a savepoint puts back what claims have taken from
+ *	  the set since.  If not all changes have a record, the set is made anew
+ *	  then, and it is all of the queue.
  *
  *	  4. pending_end() runs when the transaction has left the array of running
  *	  ones, so that other sessions see its end.  It takes these steps, in this
@@ -135,7 +135,7 @@ static queues_hash * queues = NULL;
 /* The extension of queues whose changes are not all recorded, if any */
 static Oid	forgotten = InvalidOid;
 
-/* Counts rollbacks of subtransactions. */
+/* Counts rollbacks of subtransactions whose changes may not be recorded. */
 static uint32 own_epoch = 0;
 
 /* The extension whose tables other SQL has written, if any. */
@@ -657,19 +657,30 @@ pending_roll_back(int first)
 {
 	availability_end_wait(true);
 	segment_forget_published();
-	own_epoch++;
 
 	/* Changes that are not recorded may be of this subtransaction. */
 	forget_queues();
+	if (OidIsValid(forgotten))
+		own_epoch++;
 	return_records(first, XACT_EVENT_ABORT);
 	while (records.n > first)
 	{
-		QueueRecords *entry;
+		const PendingChange *record = record_at(--records.n);
+		QueueRecords *entry = find_records(record->queue_id);
 
-		records.n--;
-		entry = find_records(record_at(records.n)->queue_id);
 		Assert(entry->latest == records.n);
-		entry->latest = record_at(records.n)->previous;
+		entry->latest = record->previous;
+
+		/* A claim may have taken it from the set of what is to be scanned. */
+		if (entry->own != NULL && record->target == TARGET_MESSAGES &&
+			record->due_before != DT_NOEND)
+		{
+			MessageRange range = record->range;
+
+			range.due = record->due_before;
+			message_ranges_add(entry->own, &range,
+							   GetCurrentStatementStartTimestamp());
+		}
 	}
 	Assert(records.n == 0 || record_at(records.n - 1)->xact.nest_level <
 		   GetCurrentTransactionNestLevel());

@@ -186,7 +186,7 @@ my $user = $node->background_psql('one');
 $user->query_safe("SET deadlock_timeout = '1min'; BEGIN; SELECT queue_push('$q.dead', '1')");
 $user->query_until(qr/begun/, qq{\\echo begun
 DO \$\$ BEGIN
-	WHILE NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'object' AND NOT granted) LOOP
+	WHILE NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'relation' AND NOT granted) LOOP
 		PERFORM pg_sleep(0.001);
 	END LOOP;
 	PERFORM queue_push('$q', '1');
