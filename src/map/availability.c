@@ -226,7 +226,8 @@ availability_set_wake_at(AvailabilityMap *map)
 
 	/*
 	 * The lanes may have room for what was delivered by then; or claims wait
-	 * for the worker, which has not read all of the queue yet (learn_at is 0).
+	 * for the worker, which has not read all of the queue yet (learn_at is
+	 * 0).
 	 */
 	if (map->bound > 0 && !map->knows_delivered && !map->quiet)
 		at = Min(at, map->learn_at);
