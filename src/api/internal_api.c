@@ -37,7 +37,7 @@
 #include "queue/role.h"
 #include "shmem/database_state.h"
 #include "storage/pending.h"
-#include "storage/segment_recycle.h"
+#include "storage/ring.h"
 #include "util/args.h"
 #include "util/clock.h"
 #include "util/compat.h"
@@ -253,7 +253,7 @@ sql_queue_restored(PG_FUNCTION_ARGS)
 {
 	TriggerData *trigger = api_check_trigger(fcinfo, "queue_data.restored");
 
-	if (!segment_is_truncating())
+	if (!ring_is_truncating())
 		pending_record_restore(RelationGetRelid(trigger->tg_relation));
 	PG_RETURN_POINTER(NULL);
 }
@@ -377,7 +377,7 @@ sql_queue_segment_is_whole(PG_FUNCTION_ARGS)
 										   NULL, ALL_SEGMENTS - 1, NULL,
 										   "");
 
-	if (!segment_is_whole(segment, GetActiveSnapshot()))
+	if (!ring_is_whole(segment, GetActiveSnapshot()))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("segment %d of queue_data was emptied since the snapshot was taken",

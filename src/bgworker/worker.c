@@ -23,17 +23,15 @@
  *	  3.  Counters and depths (worker_counts.c).  If all messages have to be
  *	  counted, that comes before task 2, in steps.
  *
- *	  4.  The ring of segments (segment_recycle.c).
+ *	  4.  The rings of segments, and of tables of the history (ring.c).
  *
  *	  5.  Rates of groups, and deduplication keys, that are not needed any more
  *	  (group_rate.c, dedup.c).
  *
- *	  6.  The tables of the history (finished_ring.c).
- *
  *	  Batches that may have finished are an urgent task, too; before task 2 the
  *	  worker repeats probes of batches (worker_batches.c).
  *
- *	  Tasks 2 to 6 may take long.  They run in steps of one short transaction
+ *	  Tasks 2 to 5 may take long.  They run in steps of one short transaction
  *	  each (worker_task.c), so that no session waits long for the worker, and
  *	  urgent tasks run between any two steps.  A scan of all queues, which the
  *	  worker makes when it starts, goes on in all rounds until it is done; what
@@ -81,6 +79,7 @@
 #include "shmem/segment_state.h"
 #include "shmem/shmem.h"
 #include "storage/prepared.h"
+#include "storage/ring.h"
 #include "storage/segment_recycle.h"
 #include "util/background.h"
 #include "util/clock.h"
@@ -94,18 +93,14 @@
 #define SLEEP_MAX		5000	/* ms; then the clock is read again */
 #define SLEEP_SHORT		1000	/* ms, where the worker has to look for
 								 * changes for which no session wakes it */
-#define RING_PAUSE		(120 * USECS_PER_SEC)	/* more than segment_recycle.c
-												 * ever asks for */
 #define FORGET_KEYS_PAUSE (60 * USECS_PER_SEC)
-#define HISTORY_RETRY	(10 * USECS_PER_SEC)	/* after a failure */
 #define EXTENSION_PAUSE (USECS_PER_SEC / 10)	/* while it is locked */
 
 Worker		worker;
 
-static TimestampTz ring_due;	/* when segment_recycle.c has more to do */
+static TimestampTz ring_due;	/* when ring.c has more to do */
 static TimestampTz rates_due;	/* when rates of groups are removed next */
 static TimestampTz keys_due;	/* and deduplication keys */
-static TimestampTz history_due = DT_NOBEGIN;	/* a new worker looks at once */
 
 PGDLLEXPORT void queue_worker_main(Datum arg);
 
@@ -114,13 +109,11 @@ static bool become_worker(Oid database);
 static void publish_state(WorkerState to);
 static bool recycle_step(void *arg);
 static TaskResult take_steps(TaskStep step, void *arg);
-static void recycle_segments(void);
+static void recycle_tables(void);
 static bool forget_rates_step(void *arg);
 static void forget_rates(void);
 static bool forget_keys_step(void *arg);
 static void forget_keys(void);
-static bool history_step(void *arg);
-static void turn_history(void);
 static TimestampTz next_due(void);
 static void leave_if_database_is_wanted(void);
 static bool has_to_look(void);
@@ -207,7 +200,8 @@ become_worker(Oid database)
 	 */
 	database_map_missing(state, DT_NOBEGIN);
 	depth_lose_mine();
-	pg_atomic_write_u64(&state->ring.due, 0);
+	for (RingKindId i = 0; i < RING_KINDS; i++)
+		pg_atomic_write_u64(&state->ring.due[i], 0);
 	return true;
 }
 
@@ -270,7 +264,7 @@ worker_do_urgent(bool call_runners)
 static bool
 recycle_step(void *arg)
 {
-	return segment_recycle_step(&ring_due);
+	return ring_step((const RingKind *) arg, &ring_due);
 }
 
 /*
@@ -292,30 +286,51 @@ take_steps(TaskStep step, void *arg)
 	return result;
 }
 
-/* Switch and recycle segments, if a session has asked for it or it is time. */
+/*
+ * Switch and recycle the tables of rings, if a session has asked for it or it
+ * is time.
+ */
 static void
-recycle_segments(void)
+recycle_tables(void)
 {
-	TimestampTz now = GetCurrentTimestamp();
-	RingState  *ring = &worker.state->ring;
-	uint64		nothing = (uint64) DT_NOEND;
-	TimestampTz due = (TimestampTz) pg_atomic_read_u64(&ring->due);
-	TaskResult	result;
+	static const RingKind *const kinds[RING_KINDS] = {
+		[RINGS_OF_MESSAGES] = &segment_ring_kind,
+		[RINGS_OF_HISTORY] = &finished_ring_kind
+	};
 
-	/* A time that is too far away was set before the clock was set back. */
-	if (due == DT_NOEND || (due > now && due < now + RING_PAUSE))
-		return;
+	for (RingKindId i = 0; i < RING_KINDS; i++)
+	{
+		pg_atomic_uint64 *shared = &worker.state->ring.due[i];
+		TimestampTz now = GetCurrentTimestamp();
+		TimestampTz due = (TimestampTz) pg_atomic_read_u64(shared);
+		uint64		nothing = (uint64) DT_NOEND;
+		TaskResult	result;
 
-	/* If a session asks for it from here on, it is done in the next round. */
-	pg_atomic_write_u64(&ring->due, (uint64) DT_NOEND);
-	pg_memory_barrier();
-	result = take_steps(recycle_step, NULL);
+		/* A time that is too far away was set before the clock was set back. */
+		if (due == DT_NOEND || (due > now && due <= now + RING_PAUSE_MAX))
+			continue;
 
-	/* Go on in the next round, or, after a failure, in a second. */
-	if (result != TASK_DONE)
-		ring_due = result == TASK_MORE ? DT_NOBEGIN : now + USECS_PER_SEC;
-	(void) pg_atomic_compare_exchange_u64(&ring->due, &nothing,
-										  (uint64) ring_due);
+		/*
+		 * If a session asks for it from here on, it is done in the next
+		 * round.
+		 */
+		pg_atomic_write_u64(shared, (uint64) DT_NOEND);
+		pg_memory_barrier();
+		result = take_steps(recycle_step, unconstify(RingKind *, kinds[i]));
+
+		/* Go on in the next round, or, after a failure, in a second. */
+		if (result != TASK_DONE)
+			ring_due = result == TASK_MORE ? DT_NOBEGIN : now + USECS_PER_SEC;
+
+		/*
+		 * Rows of the history may be due in a year.  We look before, so that
+		 * the clock matters only until then.
+		 */
+		else if (ring_due != DT_NOEND)
+			ring_due = Min(ring_due, now + RING_PAUSE_MAX);
+		(void) pg_atomic_compare_exchange_u64(shared, &nothing,
+											  (uint64) ring_due);
+	}
 }
 
 static bool
@@ -373,44 +388,18 @@ forget_keys(void)
 		from = DT_NOBEGIN;
 }
 
-static bool
-history_step(void *arg)
-{
-	return finished_ring_step((TimestampTz *) arg);
-}
-
-/*
- * Switch and truncate the tables of the history, if it is time.  A session that
- * writes a row says so (database_history_written()), and the worker looks a
- * little later.  From then on finished_ring_step() says when there is something
- * to do: nothing, once all tables are empty.
- */
-static void
-turn_history(void)
-{
-	TimestampTz now = GetCurrentTimestamp();
-	TimestampTz again;
-	TaskResult	result;
-
-	if (database_take_history_written())
-		history_due = Min(history_due, now + HISTORY_PAUSE);
-	if (now < history_due)
-		return;
-	result = take_steps(history_step, &again);
-	if (result == TASK_DONE)
-		history_due = again;
-	else if (result == TASK_FAILED)
-		history_due = now + HISTORY_RETRY;
-}
-
 /* --- Sleeping --- */
 
-/* Returns when something is due, in a queue or for the ring. */
+/* Returns when something is due, in a queue or for the rings. */
 static TimestampTz
 next_due(void)
 {
-	return Min((TimestampTz) pg_atomic_read_u64(&worker.state->next_due),
-			   (TimestampTz) pg_atomic_read_u64(&worker.state->ring.due));
+	TimestampTz due = (TimestampTz) pg_atomic_read_u64(&worker.state->next_due);
+
+	for (RingKindId i = 0; i < RING_KINDS; i++)
+		due = Min(due, (TimestampTz)
+				  pg_atomic_read_u64(&worker.state->ring.due[i]));
+	return due;
 }
 
 /*
@@ -538,7 +527,6 @@ set_next_round(void)
 	if (notify > 0)
 		database_wake(now + notify, false);
 	database_wake(batches_next_due(), false);
-	database_wake(history_due, false);
 
 	/* Nothing was done, and nothing wakes us when the lock is released. */
 	if (worker.extension_locked)
@@ -562,7 +550,7 @@ do_tasks(void)
 {
 	static void (*const tasks[]) (void) = {
 		counts_recount, batches_round, due_queues, counts_round,
-		recycle_segments, forget_rates, forget_keys, turn_history
+		recycle_tables, forget_rates, forget_keys
 	};
 
 	worker_do_urgent(true);

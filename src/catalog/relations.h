@@ -59,9 +59,9 @@ typedef enum CatalogRelation
 	CATALOG_TOPIC,
 	CATALOG_TOPIC_INDEX,
 	CATALOG_FINISHED_RING,
-	CATALOG_FINISHED_0,			/* FINISHED_SEGMENTS tables, and as many */
-	CATALOG_FINISHED_0_INDEX = CATALOG_FINISHED_0 + FINISHED_SEGMENTS,	/* indexes */
-	CATALOG_FINISHED_END = CATALOG_FINISHED_0_INDEX + FINISHED_SEGMENTS - 1,
+	CATALOG_FINISHED_0,			/* FINISHED_TABLES tables, and as many */
+	CATALOG_FINISHED_0_INDEX = CATALOG_FINISHED_0 + FINISHED_TABLES,	/* indexes */
+	CATALOG_FINISHED_END = CATALOG_FINISHED_0_INDEX + FINISHED_TABLES - 1,
 	CATALOG_RELATIONS			/* number of relations */
 } CatalogRelation;
 
@@ -115,20 +115,25 @@ extern Oid	catalog_segment_oid(int segment);
 extern void catalog_segment_indexes(int segment, Relation rel, Oid *index,
 									Oid *due_index);
 extern Oid	catalog_batch_index(int segment, bool waiting);
-extern int	catalog_active_segment(RingKind kind);
 
-/* A ring of tables of the history; rings[0] has the longest keep_max */
-typedef struct FinishedRing
+/* A ring of tables; those of the history begin with the longest keep_max */
+typedef struct Ring
 {
 	int			first;			/* number of its first table */
-	int			ntables;
+	int			n;				/* how many it has */
+	int			base;			/* number of the table that is 0 in the row of
+								 * the ring */
+	CatalogRelation row;		/* the table that has this row, */
+	int			active;			/* and its columns */
+	int			switched_at;
 	int64		keep_max;		/* seconds: of queues that keep their history
 								 * no longer than this */
-} FinishedRing;
+} Ring;
 
-extern const FinishedRing finished_rings[FINISHED_RINGS];
+extern const Ring catalog_rings[RINGS];
 
-extern int	catalog_active_finished(int ring);
+extern int	catalog_active_table(RingId ring);
+extern TimestampTz catalog_switched_at(RingId ring);
 
 /* Small tables */
 extern void catalog_read_table(CatalogRelation table,

@@ -24,20 +24,26 @@
 #define ALL_SEGMENTS			(MESSAGE_SEGMENTS + DELAYED_SEGMENTS)
 #define NO_SEGMENT				(-1)
 
+#define FINISHED_TABLES			18	/* finished_0 ... finished_17 */
+#define FIRST_FINISHED_TABLE	ALL_SEGMENTS	/* number of finished_0 */
+#define RING_TABLES				(ALL_SEGMENTS + FINISHED_TABLES)
+
 /*
  * There are two rings of segments.  One is of the messages that claims
  * scan; its index is in the order in which they are handed out.  The other one
  * is of delayed messages, with an index by the time at which they are due.
+ * The history has rings of its own, one for each step of _keep_finished.
  */
-typedef enum RingKind
+typedef enum RingId
 {
 	RING_MESSAGES,
 	RING_DELAYED,
-	RING_KINDS					/* number of rings */
-} RingKind;
+	RING_HISTORY,				/* the first of five */
+	RINGS = RING_HISTORY + 5	/* number of rings */
+} RingId;
 
-static inline RingKind
-segment_kind(int segment)
+static inline RingId
+segment_ring(int segment)
 {
 	return segment < FIRST_DELAYED_SEGMENT ? RING_MESSAGES : RING_DELAYED;
 }
@@ -267,8 +273,6 @@ typedef enum JobCounter
 /* --- History --- */
 
 /* queue_data.finished_0 and so on: messages that are finished */
-#define FINISHED_SEGMENTS				18	/* of all rings */
-#define FINISHED_RINGS					5
 #define Anum_finished_id				1
 #define Anum_finished_pushed_at			2
 #define Anum_finished_finished_at		3

@@ -384,12 +384,13 @@ add_member(MessageTable *table, TupleTableSlot *slot, void *arg)
 static void
 find_members(int64 batch, CancelList *list)
 {
-	segment_push_snapshot();
-	while (!batches_scan(batch, BATCH_MEMBERS, PG_INT64_MAX, AccessShareLock,
+	SnapshotToken token = segment_push_snapshot();
+
+	while (!batches_scan(token, batch, BATCH_MEMBERS, PG_INT64_MAX, AccessShareLock,
 						 true, add_member, list))
 	{
 		list->n = 0;
-		segment_renew_snapshot();
+		token = segment_renew_snapshot();
 	}
 	PopActiveSnapshot();
 }

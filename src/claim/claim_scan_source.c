@@ -35,7 +35,6 @@
 #include "map/message_ranges.h"
 #include "storage/message_scan.h"
 #include "storage/pending_own.h"
-#include "storage/segment.h"
 
 /* How the ranges that a claim reserves grow while they hold nothing free */
 #define WIDTH_FACTOR		8
@@ -47,7 +46,7 @@ void
 claim_scan_push_snapshot(ClaimScan *scan)
 {
 	scan->pass.reservations = availability_reservations;
-	segment_push_snapshot();
+	message_scan_push_snapshot(scan->pass.rows);
 	scan->pass.nsnapshots++;
 }
 
@@ -218,7 +217,7 @@ claim_scan_add_range(ClaimScan *scan, const MessageRange *range,
 		Assert(pass->reservations == availability_reservations);
 		message_scan_add_range(pass->rows, range);
 	} while (!message_scan_is_blocked(pass->rows) &&
-			 segment_snapshot_is_stale());
+			 message_scan_is_stale(pass->rows));
 }
 
 /*
@@ -243,7 +242,7 @@ claim_scan_add_own(ClaimScan *scan)
 			message_scan_add_numbers(pass->rows, own.items[i].priority,
 									 own.items[i].first, own.items[i].last);
 		} while (!message_scan_is_blocked(pass->rows) &&
-				 segment_snapshot_is_stale());
+				 message_scan_is_stale(pass->rows));
 	if (own.items != NULL)
 		pfree(own.items);
 }

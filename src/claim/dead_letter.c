@@ -344,7 +344,6 @@ redrive_batch(Redrive *redrive, int limit)
 	TimestampTz now = GetCurrentTimestamp();
 	int			n = 0;
 
-	segment_push_snapshot();
 	scan = message_scan_begin_list(redrive->dead->id, redrive->marker + 1,
 								   RowExclusiveLock);
 	while (n < limit && message_scan_next(scan, &row))

@@ -28,7 +28,6 @@
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
-#include "storage/segment.h"
 
 /* One call scans, and removes, at most so many messages */
 #define SCAN_AT_ONCE	10000
@@ -62,7 +61,6 @@ expire_messages(const Queue *queue, int64 *marker, int64 last,
 	int			removed = 0;
 	bool		all = true;
 
-	segment_push_snapshot();
 	scan = message_scan_begin_list(queue->id, *marker + 1, RowExclusiveLock);
 	while (message_scan_next(scan, &row) && row.form.id <= last)
 	{

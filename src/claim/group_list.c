@@ -31,7 +31,6 @@
 #include "storage/lane.h"
 #include "storage/message.h"
 #include "storage/message_scan.h"
-#include "storage/segment.h"
 #include "util/clock.h"
 
 /* A group; the key is empty for messages without one. */
@@ -142,7 +141,6 @@ group_list(const Queue *queue, const text *marker, int limit,
 	ScanRow		row;
 	int			n = 0;
 
-	segment_push_snapshot();
 	scan = message_scan_begin_list(queue_id, PG_INT64_MIN, AccessShareLock);
 	while (message_scan_next(scan, &row))
 		if (!message_is_expired(&row.form, now))

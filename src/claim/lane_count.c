@@ -37,7 +37,6 @@
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/pending_own.h"
-#include "storage/segment.h"
 
 /* What is counted of a lane, and what that has found */
 typedef struct LaneCount
@@ -240,7 +239,7 @@ read_delivered(ClaimScan *scan, const LaneTurn *turn, LaneCount *count,
 			message_scan_add_delayed(pass->rows, &ranges[i]);
 		}
 	} while (!message_scan_is_blocked(pass->rows) &&
-			 segment_snapshot_is_stale());
+			 message_scan_is_stale(pass->rows));
 
 	/* A claim that has ended since the pass began leaves room. */
 	pass->now = GetCurrentTimestamp();

@@ -89,7 +89,6 @@
 #include "storage/pending.h"
 #include "storage/pending_own.h"
 #include "storage/prepared.h"
-#include "storage/segment.h"
 #include "util/hash.h"
 
 #define DELAYED_AT_ONCE 4000	/* which the worker reads in one step */

@@ -32,7 +32,6 @@
 #include "map/message_ranges.h"
 #include "storage/message_scan.h"
 #include "storage/pending_own.h"
-#include "storage/segment.h"
 
 /* Ranges that one pass scans: far more than there can be */
 #define RANGES_MAX			10000
@@ -220,5 +219,5 @@ scan_view(ClaimScan *scan, const AvailabilityView *view)
 			claim_scan_added(scan);
 			message_scan_end_range(pass->rows);
 		}
-	} while (claim_scan_wants_more(scan) && segment_snapshot_is_stale());
+	} while (claim_scan_wants_more(scan) && message_scan_is_stale(pass->rows));
 }

@@ -17,7 +17,6 @@
 #include "claim/scan_lists.h"
 #include "claim/scan_row.h"
 #include "storage/message_row.h"
-#include "storage/segment.h"
 
 #define LIST_SIZE		16		/* of a new list */
 

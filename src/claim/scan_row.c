@@ -26,7 +26,6 @@
 #include "queue/options.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
-#include "storage/segment.h"
 
 static bool is_ours(const ClaimScan *scan, const ScanRow *row);
 static bool list_has_row(const ChosenMessages *list, const ScanRow *row);

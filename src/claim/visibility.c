@@ -60,7 +60,7 @@ static bool claim_one(const Queue *queue, int64 id, const ClaimTerms *terms,
 static HeapTuple set_end_of_claim(MessageTable *table, HeapTuple tuple,
 								  TimestampTz until);
 static HeapTuple move_message(MessageTable *table, HeapTuple tuple,
-							  RingKind ring, TimestampTz due);
+							  RingId ring, TimestampTz due);
 static bool try_set(const Queue *queue, int64 id, TimestampTz until,
 					MessageResult *result);
 static bool try_delete(const Queue *queue, int64 id, bool record,
@@ -210,7 +210,7 @@ set_end_of_claim(MessageTable *table, HeapTuple tuple, TimestampTz until)
  * delayed messages, due at that time, or to that of the others.
  */
 static HeapTuple
-move_message(MessageTable *table, HeapTuple tuple, RingKind ring,
+move_message(MessageTable *table, HeapTuple tuple, RingId ring,
 			 TimestampTz due)
 {
 	MessageForm form = message_read(tuple);

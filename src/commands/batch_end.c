@@ -135,10 +135,11 @@ static BatchState
 find_member(BatchStep *step)
 {
 	MemberSearch search = {0};
+	SnapshotToken token;
 	bool		complete;
 
-	segment_push_snapshot();
-	complete = batches_scan(step->id, BATCH_MEMBERS, step->progress.witness,
+	token = segment_push_snapshot();
+	complete = batches_scan(token, step->id, BATCH_MEMBERS, step->progress.witness,
 							AccessShareLock, false, note_member, &search);
 	PopActiveSnapshot();
 	if (!complete)
@@ -389,6 +390,7 @@ free_waiting(Freeing *freeing)
 {
 	BatchStep  *step = freeing->step;
 	BatchProgress *progress = &step->progress;
+	SnapshotToken token;
 	bool		complete = false;
 
 	/* What was read while the batch had not finished has to be read again. */
@@ -401,10 +403,10 @@ free_waiting(Freeing *freeing)
 	freeing->context = AllocSetContextCreate(CurrentMemoryContext,
 											 "a message that is freed",
 											 ALLOCSET_DEFAULT_SIZES);
-	segment_push_snapshot();
+	token = segment_push_snapshot();
 	if (segment_open_active(&freeing->active, RING_MESSAGES, false))
 	{
-		complete = batches_scan(step->id, BATCH_WAITING, progress->marker,
+		complete = batches_scan(token, step->id, BATCH_WAITING, progress->marker,
 								RowExclusiveLock, false, free_next, freeing);
 		message_table_close(&freeing->active, step->nfreed > 0);
 	}

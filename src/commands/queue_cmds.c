@@ -55,7 +55,6 @@
 #include "storage/message_scan.h"
 #include "storage/pending.h"
 #include "storage/row.h"
-#include "storage/segment.h"
 #include "util/clock.h"
 #include "util/compat.h"
 #include "util/json.h"
@@ -198,7 +197,6 @@ delete_messages(const Queue *queue, int64 *nexpired)
 		ScanRow		row;
 
 		complete = true;
-		segment_push_snapshot();
 		scan = message_scan_begin_list(queue->id, PG_INT64_MIN,
 									   RowExclusiveLock);
 		while (message_scan_next(scan, &row))

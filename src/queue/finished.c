@@ -44,7 +44,7 @@
 #include "queue/options.h"
 #include "queue/registry.h"
 #include "shmem/await_state.h"
-#include "shmem/database_state.h"
+#include "shmem/segment_state.h"
 #include "storage/attributes.h"
 #include "storage/message_row.h"
 #include "storage/row.h"
@@ -53,13 +53,12 @@
 typedef struct FinishedScan
 {
 	TimestampTz not_before;		/* what was finished earlier is left out */
-	Relation	rels[FINISHED_SEGMENTS];
-	RowScan		scans[FINISHED_SEGMENTS];
-	bool		is_open[FINISHED_SEGMENTS];
-	HeapTuple	next[FINISHED_SEGMENTS];	/* the next row of each scan that
-											 * is not too old; NULL if there
-											 * is none */
-	Finished	rows[FINISHED_SEGMENTS];	/* and its columns */
+	Relation	rels[FINISHED_TABLES];
+	RowScan		scans[FINISHED_TABLES];
+	bool		is_open[FINISHED_TABLES];
+	HeapTuple	next[FINISHED_TABLES];	/* the next row of each scan that is
+										 * not too old; NULL if there is none */
+	Finished	rows[FINISHED_TABLES];	/* and its columns */
 	int			last;			/* the table of the row that was returned
 								 * last, or -1 */
 	HeapTuple	whole;			/* that row, if it had values in the TOAST
@@ -77,6 +76,7 @@ const char *const finished_outcomes[FINISHED_OUTCOMES] = {
 };
 
 static int	errors_kept(const Queue *queue);
+static Relation open_active_finished(RingId ring);
 static void read_finished(Relation rel, HeapTuple tuple, Finished *row);
 static bool begin_finished_scan(FinishedScan *scan, const Queue *queue,
 								bool is_attempt, StrategyNumber strategy,
@@ -89,12 +89,12 @@ static int	compare_finished_at(const void *a, const void *b);
 /* --- Writing --- */
 
 /* Returns the ring for a queue that keeps its history for so many seconds. */
-int
+RingId
 finished_ring_of(int64 seconds)
 {
-	int			ring = FINISHED_RINGS - 1;
+	RingId		ring = RINGS - 1;
 
-	while (ring > 0 && seconds > finished_rings[ring].keep_max)
+	while (ring > RING_HISTORY && seconds > catalog_rings[ring].keep_max)
 		ring--;
 	return ring;
 }
@@ -105,6 +105,35 @@ errors_kept(const Queue *queue)
 {
 	return queue->keep_finished >= 0 ? queue->keep_finished :
 		FINISHED_ERRORS_KEPT;
+}
+
+/*
+ * Open the active table of a ring, for inserting.  Returns NULL if a superuser
+ * has deleted the row of the ring.
+ */
+static Relation
+open_active_finished(RingId ring)
+{
+	int			active;
+
+	while ((active = catalog_active_table(ring)) != NO_SEGMENT)
+	{
+		Relation	rel = catalog_open(CATALOG_FINISHED_0 + active -
+									   FIRST_FINISHED_TABLE,
+									   RowExclusiveLock, NULL);
+
+		/*
+		 * The ring may have switched meanwhile, and the worker may have read
+		 * this table (segment_open_active).
+		 */
+		if (catalog_active_table(ring) == active)
+		{
+			segment_publish_finished(active);
+			return rel;
+		}
+		table_close(rel, RowExclusiveLock);
+	}
+	return NULL;
 }
 
 /*
@@ -120,14 +149,12 @@ finished_insert(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	MessageForm form = message_read(tuple);
 	TimestampTz now = GetCurrentTimestamp();
 	bool		is_attempt = outcome == FINISHED_FAILED;
-	int			active =
-	catalog_active_finished(finished_ring_of(errors_kept(queue)));
 	Datum		values[Natts_finished];
 	bool		isnull[Natts_finished] = {false};
-	Relation	rel;
+	Relation	rel = open_active_finished(finished_ring_of(errors_kept(queue)));
 	HeapTuple	row;
 
-	if (active == NO_SEGMENT)
+	if (rel == NULL)
 		return;
 	if (error == NULL && outcome != FINISHED_COMPLETED)
 		error = attributes_last_error(desc, tuple);
@@ -161,8 +188,6 @@ finished_insert(const Queue *queue, MessageTable *table, HeapTuple tuple,
 #undef SET_OR_NULL
 #undef COPY
 
-	rel = catalog_open(CATALOG_FINISHED_0 + active, RowExclusiveLock, NULL);
-	database_history_written(active);
 	row = heap_form_tuple(RelationGetDescr(rel), values, isnull);
 	row_insert(rel, row);
 	heap_freetuple(row);
@@ -222,7 +247,7 @@ begin_finished_scan(FinishedScan *scan, const Queue *queue, bool is_attempt,
 				Int64GetDatum(id));
 	scan->last = -1;
 	scan->whole = NULL;
-	for (int i = 0; i < FINISHED_SEGMENTS; i++)
+	for (int i = 0; i < FINISHED_TABLES; i++)
 	{
 		Oid			index;
 
@@ -267,7 +292,7 @@ next_finished(FinishedScan *scan, Finished *row)
 	if (scan->whole != NULL)
 		heap_freetuple(scan->whole);
 	scan->whole = NULL;
-	for (int i = 0; i < FINISHED_SEGMENTS; i++)
+	for (int i = 0; i < FINISHED_TABLES; i++)
 		if (HeapTupleIsValid(scan->next[i]) &&
 			(next < 0 || scan->rows[i].id < scan->rows[next].id))
 			next = i;
@@ -287,7 +312,7 @@ next_finished(FinishedScan *scan, Finished *row)
 static void
 end_finished_scan(FinishedScan *scan)
 {
-	for (int i = 0; i < FINISHED_SEGMENTS; i++)
+	for (int i = 0; i < FINISHED_TABLES; i++)
 	{
 		if (scan->is_open[i])
 			row_scan_end(&scan->scans[i]);

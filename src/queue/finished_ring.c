@@ -1,31 +1,30 @@
 /*-------------------------------------------------------------------------
  *
  * finished_ring.c
- *	  The tables of the history: switching and truncating them.
+ *	  The rings of the history: when they switch, and which rows are kept.
  *
  * NOTES
- *	  The tables are rings, one for each step of _keep_finished (finished.c).
- *	  A row is kept for the _keep_finished of its queue, but no longer than the
- *	  step of its ring: so what one queue keeps for a year does not hold the
- *	  tables of another one that keeps it for a second.
+ *	  The tables are rings (ring.c), one for each step of _keep_finished
+ *	  (finished.c).  A row is kept for the _keep_finished of its queue, but no
+ *	  longer than the step of its ring: so what one queue keeps for a year does
+ *	  not hold the tables of another one that keeps it for a second.
  *
- *	  One table of a ring takes new rows, the active one.  When it has had its
- *	  turn, the worker truncates the next one, if none of its rows is to be
- *	  kept any longer, and makes it active.  Turns are so long that the rows of
- *	  a table are too old before its next turn.  A ring goes on turning until
- *	  all its tables are empty.
+ *	  A ring switches when its active table has rows and was active for so long
+ *	  that the rows of the next one are too old.  A table that is not active is
+ *	  truncated as soon as all its rows are.
  *
- *	  A reader compares the times of rows itself.  A session may write to a
- *	  table that is not active any more, because it has not heard of the
- *	  switch.  So a table is read under a ShareLock, for which we do not wait,
- *	  and which readers do not notice; the AccessExclusiveLock for the
- *	  truncation follows.  Every transaction that has written to the table has
- *	  ended by the time we have the ShareLock, and has made its queue, if it is
- *	  new; so whether that has a history is read afterwards.
+ *	  A reader compares the times of rows itself.  A table is read under a
+ *	  ShareLock, for which we do not wait, and which readers do not notice; the
+ *	  AccessExclusiveLock for the truncation follows.  Every transaction that
+ *	  has written to the table has ended by the time we have the ShareLock, and
+ *	  has made its queue, if it is new; so whether that has a history is read
+ *	  afterwards.  From then on no session writes to the table, because it is
+ *	  not active.
  *
  *	  A table may be large, so it is read in steps, and the lock is released
- *	  after each.  If a session has written to it meanwhile, which its bit in
- *	  history_tables says, we begin again.
+ *	  after each.  The first step reads the last pages, which have the latest
+ *	  rows.  If one of them is to be kept, we wait for that, and then begin again
+ *	  with these pages.
  *
  *	  Nothing is truncated while pg_dump is connected, nor while there is no
  *	  queue: a dump is being restored then, in which queues come last.
@@ -37,25 +36,18 @@
 #include "postgres.h"
 
 #include "access/table.h"
-#include "access/tableam.h"
-#include "commands/tablecmds.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
-#include "storage/lmgr.h"
-#include "utils/fmgroids.h"
-#include "utils/inval.h"
 #include "utils/timestamp.h"
 
+#include "catalog/message_table.h"
 #include "catalog/relations.h"
 #include "catalog/row_check.h"
 #include "queue/finished.h"
 #include "queue/finished_ring.h"
 #include "queue/queue_table.h"
-#include "shmem/database_state.h"
+#include "shmem/segment_state.h"
 #include "storage/row.h"
-#include "storage/segment_recycle.h"
-#include "storage/segment_switch.h"
-#include "util/compat.h"
 #include "util/hash.h"
 #include "util/json.h"
 
@@ -72,37 +64,36 @@ typedef struct Keep
 	int64		seconds;		/* see keep_seconds() */
 } Keep;
 
-/* How far the table of a ring that becomes active next was read */
+/* How far a table was read */
 typedef struct TableRead
 {
-	int			table;			/* NO_SEGMENT: none */
-	BlockNumber page;			/* the next one */
-	TimestampTz expiry;			/* when the last row in those before is too
-								 * old; DT_NOBEGIN if no queue asks for any */
+	BlockNumber page;			/* the next one; beyond the last one: that
+								 * many before the last one */
+	BlockNumber done;			/* pages */
+	TimestampTz expiry;			/* when the last row in those is too old;
+								 * DT_NOBEGIN if no queue asks for any */
 } TableRead;
 
 /* What the worker remembers */
-static Oid	remembered = InvalidOid;	/* of which extension */
 static uint64 queues_generation;	/* catalog_generation() when queues were
 									 * read */
-static int64 longest[FINISHED_RINGS];	/* _keep_finished of its queues, in
-										 * seconds */
+static uint64 sizes_generation; /* and when the sizes of tables were */
+static int64 longest[RINGS];	/* _keep_finished of its queues, in seconds */
 static int	nqueues;			/* with or without a history */
-static TimestampTz turn_at[FINISHED_RINGS]; /* it is not turned before */
-static TableRead reads[FINISHED_RINGS];
+static TableRead reads[RING_TABLES];
 
 static int64 keep_of(Relation rel, HeapTuple tuple);
 static bool count_queue(Relation rel, HeapTuple tuple);
+static void begin_read(int table);
 static void read_queues(void);
 static int64 keep_seconds(HTAB *keeps, Relation queues, int32 id);
-static double size_of_table(int i);
-static void read_pages(TableRead *read, Relation rel, int64 keep_max);
-static void truncate_table(int i, Relation rel);
-static bool empty_table(int i, int ring);
-static HeapTuple fetch_ring(Relation rel, int active);
-static TimestampTz switched_at(int active);
-static void make_active(int active, int next);
-static bool turn_ring(int ring, TimestampTz *again);
+static void read_pages(int table, Relation rel, int64 keep_max);
+static bool recycle_finished(RingId ring, int table, TimestampTz began,
+							 TimestampTz *again);
+static bool begin_finished(bool is_new, RingState *state, TimestampTz *again);
+static TimestampTz switch_finished_at(RingId ring, int active,
+									  TimestampTz switched_at,
+									  RingState *state);
 
 /* --- Queues --- */
 
@@ -126,11 +117,20 @@ static bool
 count_queue(Relation rel, HeapTuple tuple)
 {
 	int64		seconds = keep_of(rel, tuple);
-	int			ring = finished_ring_of(seconds);
+	RingId		ring = finished_ring_of(seconds);
 
 	nqueues++;
 	longest[ring] = Max(longest[ring], seconds);
 	return false;
+}
+
+/* Forget how far a table was read. */
+static void
+begin_read(int table)
+{
+	reads[table].page = InvalidBlockNumber;
+	reads[table].done = 0;
+	reads[table].expiry = DT_NOBEGIN;
 }
 
 /*
@@ -158,8 +158,12 @@ read_queues(void)
 	(void) queue_all(NULL, count_queue, &n);
 	queues_generation = generation;
 
-	/* Rows may be too old earlier than they seemed to be. */
-	memset(turn_at, 0, sizeof(turn_at));
+	/* Rows may be too old earlier than they seemed to be, or later. */
+	for (int i = FIRST_FINISHED_TABLE; i < RING_TABLES; i++)
+	{
+		begin_read(i);
+		ring_visit_soon(i);
+	}
 }
 
 /*
@@ -187,28 +191,13 @@ keep_seconds(HTAB *keeps, Relation queues, int32 id)
 
 /* --- Tables --- */
 
-/* Returns the bytes of a table, or -1 if it is locked. */
-static double
-size_of_table(int i)
-{
-	Oid			oid = catalog_oid(CATALOG_FINISHED_0 + i);
-	Relation	rel;
-	double		size;
-
-	if (!ConditionalLockRelationOid(oid, AccessShareLock))
-		return -1;
-	rel = catalog_open_locked(oid);
-	size = segment_relation_size(rel);
-	table_close(rel, AccessShareLock);
-	return size;
-}
-
 /* Read the next pages of a table, with a new snapshot. */
 static void
-read_pages(TableRead *read, Relation rel, int64 keep_max)
+read_pages(int table, Relation rel, int64 keep_max)
 {
+	TableRead  *read = &reads[table];
 	BlockNumber pages = RelationGetNumberOfBlocks(rel);
-	BlockNumber n = Min(PAGES_AT_ONCE, pages - Min(read->page, pages));
+	BlockNumber n;
 	Relation	queues = catalog_open_queues(AccessShareLock);
 	HTAB	   *keeps = hash_create_blobs("histories of queues", sizeof(int32),
 										  sizeof(Keep), CurrentMemoryContext);
@@ -216,6 +205,11 @@ read_pages(TableRead *read, Relation rel, int64 keep_max)
 	RowScan		scan;
 	HeapTuple	tuple;
 
+	if (read->page >= pages)
+		read->page = pages - Min(pages, PAGES_AT_ONCE);
+
+	/* In the end, stop before the page with which we began. */
+	n = Min(PAGES_AT_ONCE, Min(pages - read->page, pages - read->done));
 	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
 	if (n > 0)
 		row_scan_set_pages(&scan, read->page, n);
@@ -246,226 +240,122 @@ read_pages(TableRead *read, Relation rel, int64 keep_max)
 	table_close(queues, AccessShareLock);
 	row_scan_end(&scan);
 	ereport(DEBUG2,
-			(errmsg_internal("read %u pages of table %d of the history", n,
-							 read->table)));
-	read->page += n;
+			(errmsg_internal("read %u pages of %s", n,
+							 ring_table_name(table))));
 	read->expiry = expiry;
-}
-
-/* Truncate a table that the caller has locked against writers. */
-static void
-truncate_table(int i, Relation rel)
-{
-	Oid			toast = rel->rd_rel->reltoastrelid;
-
-	/*
-	 * Readers hold their locks only for a moment.  If one lasts longer than
-	 * our lock_timeout, the error makes us try again later.
-	 */
-	LockRelationOid(RelationGetRelid(rel), AccessExclusiveLock);
-	if (OidIsValid(toast))
-		LockRelationOid(toast, AccessExclusiveLock);
-	CheckTableNotInUse(rel, "TRUNCATE");
-	ereport(DEBUG1,
-			(errmsg_internal("truncating table %d of the history, which has %u pages",
-							 i, RelationGetNumberOfBlocks(rel))));
-	compat_truncate(rel);
-
-	/* See truncate_segment(). */
-	if (segment_has_dump())
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("pg_dump has connected while a table of the history was being truncated")));
+	if (expiry > GetCurrentTimestamp())
+		return;
+	read->done += n;
+	read->page += n;
+	if (read->page == pages)
+		read->page = 0;
 }
 
 /*
- * Read some of a table, and if that is the end, truncate it, unless a row in
- * it is to be kept.  Returns whether it was truncated; otherwise turn_at says
- * when to go on.  The caller has set that for the case that the table is
- * locked, and commits.
+ * Read some of a table that the caller has locked against writers, and if that
+ * is the end, truncate it, unless a row in it is to be kept.  Returns false if
+ * something is left to be done at *again.
  */
 static bool
-empty_table(int i, int ring)
+recycle_finished(RingId ring, int table, TimestampTz began, TimestampTz *again)
 {
-	TableRead  *read = &reads[ring];
-	int64		keep_max = finished_rings[ring].keep_max;
-	Oid			oid = catalog_oid(CATALOG_FINISHED_0 + i);
-	TimestampTz now = GetCurrentTimestamp();
-	Relation	rel;
-	bool		result = false;
-
-	if (!ConditionalLockRelationOid(oid, ShareLock))
-		return false;
-	rel = catalog_open_locked(oid);
-	if (read->table != i)
-	{
-		(void) database_take_history_table(i);
-		read->table = i;
-		read->page = 0;
-		read->expiry = DT_NOBEGIN;
-	}
-	read_pages(read, rel, keep_max);
-	if (read->page < RelationGetNumberOfBlocks(rel))
-		turn_at[ring] = DT_NOBEGIN;
-
-	/* A session has written into pages that we had read, or behind them. */
-	else if (database_take_history_table(i))
-	{
-		read->table = NO_SEGMENT;
-		turn_at[ring] = DT_NOBEGIN;
-	}
-
-	/* If the clock was set back, rows live for longer; we look meanwhile. */
-	else if (read->expiry > now)
-	{
-		read->table = NO_SEGMENT;
-		turn_at[ring] = Min(read->expiry, now + keep_max * USECS_PER_SEC);
-	}
+	TableRead  *read = &reads[table];
+	Relation	rel = catalog_open_locked(catalog_segment_oid(table));
+	int64		keep_max = catalog_rings[ring].keep_max;
+	bool		is_read;
 
 	/*
 	 * After a dump, or an error because a reader has not released its lock,
 	 * the table need not be read again.
 	 */
-	else if (!segment_has_dump())
+	if (read->done < RelationGetNumberOfBlocks(rel))
+		read_pages(table, rel, keep_max);
+	is_read = read->done >= RelationGetNumberOfBlocks(rel);
+	table_close(rel, NoLock);
+
+	/*
+	 * A row is to be kept: wait until it is too old.  If the clock was set
+	 * back, rows live for longer; we look meanwhile.
+	 */
+	if (read->expiry > began)
 	{
-		truncate_table(i, rel);
-		read->table = NO_SEGMENT;
-		result = true;
+		*again = Min(read->expiry, began + keep_max * USECS_PER_SEC);
+		read->done = 0;
+		read->expiry = DT_NOBEGIN;
+		return false;
 	}
+	if (!is_read)
+		return false;
+	*again = began + RETRY_PAUSE;
 
-	/* The lock is kept to the end of the transaction. */
+	/*
+	 * Readers hold their locks only for a moment.  If one lasts longer than
+	 * our lock_timeout, the error makes us try again later.
+	 */
+	if (!ring_lock_table(table, true, &rel))
+		return false;
+	ring_truncate(table, rel);
 	table_close(rel, NoLock);
-	return result;
+	begin_read(table);
+	*again = began;
+	return true;
 }
 
-/* --- Rings --- */
-
-/* Get the row of the ring in which this table is active, or NULL. */
-static HeapTuple
-fetch_ring(Relation rel, int active)
-{
-	ScanKeyData key;
-
-	ScanKeyInit(&key, Anum_finished_ring_active, BTEqualStrategyNumber,
-				F_INT2EQ, Int16GetDatum(active));
-	return row_fetch(rel, InvalidOid, &key, 1);
-}
-
-/* Returns when an active table has become active. */
-static TimestampTz
-switched_at(int active)
-{
-	Relation	rel = catalog_open(CATALOG_FINISHED_RING, AccessShareLock,
-								   NULL);
-	HeapTuple	tuple = fetch_ring(rel, active);
-	TimestampTz result = HeapTupleIsValid(tuple) ?
-	DatumGetTimestampTz(row_getattr(rel, tuple,
-									Anum_finished_ring_switched_at)) :
-	DT_NOBEGIN;
-
-	table_close(rel, AccessShareLock);
-	return result;
-}
-
-static void
-make_active(int active, int next)
-{
-	Relation	rel = catalog_open(CATALOG_FINISHED_RING, RowExclusiveLock,
-								   NULL);
-	int			columns[2] = {
-		Anum_finished_ring_active, Anum_finished_ring_switched_at
-	};
-	Datum		values[2];
-
-	ereport(DEBUG1,
-			(errmsg_internal("table %d of the history becomes active", next)));
-	values[0] = Int16GetDatum(next);
-	values[1] = TimestampTzGetDatum(GetCurrentTimestamp());
-	row_set_columns(rel, fetch_ring(rel, active), 2, columns, values);
-
-	/* An update of a row does not make sessions read the table again. */
-	CacheInvalidateRelcache(rel);
-	table_close(rel, NoLock);
-}
+/* --- The rings of the history --- */
 
 /*
- * Make the next table of a ring active, and empty before, if it is time.
- * Returns false if there is nothing to do before *again; else the caller
- * commits.
+ * Find out which tables have rows that no session has published, after a
+ * restore, and how long the turns of the rings are.
  */
 static bool
-turn_ring(int ring, TimestampTz *again)
+begin_finished(bool is_new, RingState *state, TimestampTz *again)
 {
-	const FinishedRing *r = &finished_rings[ring];
-	TimestampTz now = GetCurrentTimestamp();
-	int			active = catalog_active_finished(ring);
+	uint64		generation = catalog_generation();
 	bool		has_rows = false;
-	int			next;
-	TimestampTz due;
 
-	/* A superuser has deleted the row of the ring. */
-	if (active == NO_SEGMENT)
-		return false;
-	for (int i = 0; i < r->ntables; i++)
-		has_rows |= size_of_table(r->first + i) != 0;
+	if (is_new)
+	{
+		queues_generation = 0;
+		sizes_generation = 0;
+		for (int i = FIRST_FINISHED_TABLE; i < RING_TABLES; i++)
+			begin_read(i);
+	}
+	for (int i = FIRST_FINISHED_TABLE; i < RING_TABLES; i++)
+	{
+		if (sizes_generation != generation && segment_is_free(i) &&
+			message_table_has_pages(i))
+			segment_found_rows(i);
+		has_rows |= !segment_is_free(i);
+	}
+	sizes_generation = generation;
 	if (!has_rows)
 		return false;
 
 	/* A dump is being restored. */
 	read_queues();
 	if (nqueues == 0)
-	{
-		*again = Min(*again, now + LOOK_PAUSE);
-		return false;
-	}
-	next = r->first + (active - r->first + 1) % r->ntables;
-
-	/* A time in the future was written before the clock was set back. */
-	due = switched_at(active);
-	due = due > now ? now :
-		due + Max(longest[ring] * USECS_PER_SEC / (r->ntables - 1), TURN_MIN);
-	if (turn_at[ring] <= now + r->keep_max * USECS_PER_SEC)
-		due = Max(due, turn_at[ring]);
-	if (due > now)
-	{
-		*again = Min(*again, due);
-		return false;
-	}
-
-	/* If the table is locked, or an error follows. */
-	turn_at[ring] = now + RETRY_PAUSE;
-	if (size_of_table(next) == 0 || empty_table(next, ring))
-	{
-		make_active(active, next);
-		turn_at[ring] = DT_NOBEGIN;
-	}
-	return true;
+		*again = GetCurrentTimestamp() + LOOK_PAUSE;
+	return nqueues > 0;
 }
 
-/*
- * Turn one ring; the caller commits.  Returns false if there is nothing to do
- * before *again.
- */
-bool
-finished_ring_step(TimestampTz *again)
+/* A turn is so long that the next table's rows are too old at its end. */
+static TimestampTz
+switch_finished_at(RingId ring, int active, TimestampTz switched_at,
+				   RingState *state)
 {
-	static int	last_ring = 0;
-
-	*again = DT_NOEND;
-	if (remembered != catalog_queue_oid())
-	{
-		remembered = catalog_queue_oid();
-		queues_generation = 0;
-		for (int i = 0; i < FINISHED_RINGS; i++)
-			reads[i].table = NO_SEGMENT;
-	}
-
-	/* A ring with a large table must not keep the others from turning. */
-	for (int i = 0; i < FINISHED_RINGS; i++)
-	{
-		last_ring = (last_ring + 1) % FINISHED_RINGS;
-		if (turn_ring(last_ring, again))
-			return true;
-	}
-	return false;
+	if (segment_is_free(active))
+		return DT_NOEND;
+	return switched_at == DT_NOBEGIN ? DT_NOBEGIN :
+		switched_at + Max(longest[ring] * USECS_PER_SEC /
+						  (catalog_rings[ring].n - 1), TURN_MIN);
 }
+
+const RingKind finished_ring_kind = {
+	.id = RINGS_OF_HISTORY,
+	.first = RING_HISTORY,
+	.n = RINGS - RING_HISTORY,
+	.lock = ShareLock,
+	.begin = begin_finished,
+	.switch_at = switch_finished_at,
+	.recycle = recycle_finished
+};

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * finished_ring.h
- *	  The tables of the history: switching and truncating them.
+ *	  The rings of the history: when they switch, and which rows are kept.
  *
  * src/queue/finished_ring.h
  *
@@ -10,8 +10,8 @@
 #ifndef QUEUE_FINISHED_RING_H
 #define QUEUE_FINISHED_RING_H
 
-#include "datatype/timestamp.h"
+#include "storage/ring.h"
 
-extern bool finished_ring_step(TimestampTz *again);
+extern const RingKind finished_ring_kind;
 
 #endif							/* QUEUE_FINISHED_RING_H */

@@ -118,7 +118,6 @@ message_list_each(const Queue *queue, const MessageFilter *filter,
 	MessageScan *scan;
 	ScanRow		row;
 
-	segment_push_snapshot();
 	scan = message_scan_begin_list(queue->id, filter->first_id,
 								   AccessShareLock);
 	while (left > 0 && message_scan_next(scan, &row))

@@ -115,8 +115,6 @@ init_databases(void *area)
 		pg_atomic_init_u32(&state->no_room, 0);
 		pg_atomic_init_u64(&state->full_visit_at, 0);
 		pg_atomic_init_u32(&state->prepared, 0);
-		pg_atomic_init_u32(&state->history_written, 0);
-		pg_atomic_init_u32(&state->history_tables, 0);
 		pg_atomic_init_u64(&state->batches_lost, 0);
 		pg_atomic_init_u32(&state->batches_displaced, 0);
 		for (int j = 0; j < WORKER_COUNTERS; j++)
@@ -225,8 +223,6 @@ database_find(Oid database, bool make)
 	for (int i = 0; i < WORKER_COUNTERS; i++)
 		pg_atomic_write_u64(&unused->counters[i], 0);
 	pg_atomic_write_u32(&unused->prepared, 0);
-	pg_atomic_write_u32(&unused->history_written, 0);
-	pg_atomic_write_u32(&unused->history_tables, 0);
 	unused->batches = 0;
 	depth_state_reset(&unused->depths);
 	pg_atomic_write_u32(&unused->ring.extension, InvalidOid);
@@ -422,43 +418,6 @@ bool
 database_take_prepared(void)
 {
 	return pg_atomic_exchange_u32(&mine->prepared, 0) != 0;
-}
-
-/*
- * A row is about to be written into this table of the history, which is locked
- * for that: the worker has to look at its tables, a little later.
- */
-void
-database_history_written(int table)
-{
-	uint32		bit = (uint32) 1 << table;
-
-	if (database_mine() == NULL)
-		return;
-	if ((pg_atomic_read_u32(&mine->history_tables) & bit) == 0)
-		pg_atomic_fetch_or_u32(&mine->history_tables, bit);
-	if (pg_atomic_read_u32(&mine->history_written) != 0)
-		return;
-	pg_atomic_write_u32(&mine->history_written, 1);
-	database_wake(GetCurrentTimestamp() + HISTORY_PAUSE, false);
-}
-
-/* Returns whether that was called since the last call of this. */
-bool
-database_take_history_written(void)
-{
-	return database_mine() != NULL &&
-		pg_atomic_exchange_u32(&mine->history_written, 0) != 0;
-}
-
-/* The same for one table, which the caller has locked against writers */
-bool
-database_take_history_table(int table)
-{
-	uint32		bit = (uint32) 1 << table;
-
-	return database_mine() != NULL &&
-		(pg_atomic_fetch_and_u32(&mine->history_tables, ~bit) & bit) != 0;
 }
 
 /* Set the latch of this database's worker, whatever it waits for. */

@@ -19,9 +19,6 @@
 
 #define DATABASES_MAX			256
 #define WORKER_ERROR_LENGTH		256
-#define HISTORY_PAUSE			(2 * USECS_PER_SEC) /* from a row of the
-													 * history to the worker's
-													 * look */
 
 /* What the worker of a database does */
 typedef enum WorkerState
@@ -95,10 +92,6 @@ typedef struct DatabaseState
 								 * of batch_state.c */
 	pg_atomic_uint32 prepared;	/* 1: a transaction was prepared whose changes
 								 * the worker does not know */
-	pg_atomic_uint32 history_written;	/* 1: since the worker has looked */
-	pg_atomic_uint32 history_tables;	/* a bit for each table that was
-										 * written since the worker has begun
-										 * to read it */
 	pg_atomic_uint64 batches_lost;	/* how often all batches had to be probed */
 	pg_atomic_uint32 batches_displaced; /* 1: a batch that is to be probed
 										 * after a pause has lost its slot */
@@ -133,9 +126,6 @@ extern void database_wake_launcher(void);
 extern void database_start_launcher_by(void (*function) (void));
 extern void database_record_prepared(DatabaseState *state);
 extern bool database_take_prepared(void);
-extern void database_history_written(int table);
-extern bool database_take_history_written(void);
-extern bool database_take_history_table(int table);
 extern void database_set_latch(DatabaseState *state);
 extern void database_map_missing(DatabaseState *state, TimestampTz due);
 extern void database_found_no_room(void);

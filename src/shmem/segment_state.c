@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * segment_state.c
- *	  What the sessions of a database share about its segments.
+ *	  What the sessions of a database share about its rings of tables.
  *
  * NOTES
  *	  Shared memory has the lowest and the highest number of the messages in
@@ -13,9 +13,12 @@
  *	  number.  Only the worker empties segments; it resets their numbers
  *	  afterwards.
  *
+ *	  So it is with the tables of the history, where the number is always 0:
+ *	  only the worker has to know which of them may have rows.
+ *
  *	  Sessions also leave the worker its work here: a segment that has grown
- *	  to its full size, and segments from which messages were deleted and
- *	  which may be empty now.
+ *	  to its full size, segments from which messages were deleted and which may
+ *	  be empty now, and new rows of the history.
  *
  *	  Nothing is known on a standby, or while another incarnation of the
  *	  extension owns the state: then segment_state() returns NULL.
@@ -44,23 +47,10 @@
 #define ANY_TIME		(DT_NOEND - 1)	/* the latest; DT_NOEND is never */
 
 /* Segments from which this transaction has deleted messages, a bit for each */
-static uint32 deleted = 0;
+static uint64 deleted = 0;
 
 /* In a transaction that moves messages: where it has said so */
 static RingState *moving = NULL;
-
-/*
- * The numbers that this transaction has published.  They stay published until
- * the transaction ends, because its lock on the table keeps the worker from
- * emptying the segment.
- */
-static struct
-{
-	int			segment;		/* -1 if there are none */
-	LocalTransactionId xid;
-	uint64		low;
-	uint64		high;
-}			published = {.segment = -1};
 
 static void publish_numbers(int segment, uint64 low, uint64 high);
 static void wake_ring_worker(RingState *ring, TimestampTz latest);
@@ -70,17 +60,18 @@ void
 segment_state_init(RingState *ring)
 {
 	pg_atomic_init_u32(&ring->extension, InvalidOid);
-	pg_atomic_init_u32(&ring->changed, 0);
+	pg_atomic_init_u64(&ring->changed, 0);
 	pg_atomic_init_u32(&ring->switches, 0);
-	for (RingKind i = 0; i < RING_KINDS; i++)
+	for (RingId i = 0; i < RINGS; i++)
 	{
 		pg_atomic_init_u32(&ring->active[i], 0);
 		pg_atomic_init_u64(&ring->written[i], 0);
 	}
 	pg_atomic_init_u32(&ring->emptied, 0);
 	pg_atomic_init_u32(&ring->moves, 0);
-	pg_atomic_init_u64(&ring->due, (uint64) DT_NOEND);
-	for (int i = 0; i < ALL_SEGMENTS; i++)
+	for (RingKindId i = 0; i < RING_KINDS; i++)
+		pg_atomic_init_u64(&ring->due[i], (uint64) DT_NOEND);
+	for (int i = 0; i < RING_TABLES; i++)
 	{
 		pg_atomic_init_u64(&ring->segments[i].low, PG_INT64_MAX);
 		pg_atomic_init_u64(&ring->segments[i].high, 0);
@@ -116,7 +107,7 @@ segment_state_own(void)
 {
 	RingState  *ring;
 	DatabaseState *mine;
-	bool		has_rows[ALL_SEGMENTS];
+	bool		has_rows[RING_TABLES];
 
 	database_join();
 	ring = segment_state();
@@ -125,7 +116,7 @@ segment_state_own(void)
 		return ring;
 
 	/* Before the lock is taken: this opens tables. */
-	for (int i = 0; i < ALL_SEGMENTS; i++)
+	for (int i = 0; i < RING_TABLES; i++)
 		has_rows[i] = message_table_has_pages(i);
 
 	shmem_lock(database_lock(), LW_EXCLUSIVE);
@@ -137,14 +128,14 @@ segment_state_own(void)
 		pg_atomic_read_u32(&ring->extension) != catalog_queue_oid())
 	{
 		/* A segment with pages may hold any number. */
-		for (int i = 0; i < ALL_SEGMENTS; i++)
+		for (int i = 0; i < RING_TABLES; i++)
 		{
 			pg_atomic_write_u64(&ring->segments[i].low,
 								has_rows[i] ? 0 : PG_INT64_MAX);
 			pg_atomic_write_u64(&ring->segments[i].high,
 								has_rows[i] ? PG_INT64_MAX : 0);
 		}
-		for (RingKind i = 0; i < RING_KINDS; i++)
+		for (RingId i = 0; i < RINGS; i++)
 			pg_atomic_write_u64(&ring->written[i], 0);
 		pg_write_barrier();
 		pg_atomic_write_u32(&ring->extension, catalog_queue_oid());
@@ -189,32 +180,7 @@ segment_publish(int segment, int64 number)
 	/* With a margin, so that few inserts have to change shared memory */
 	uint64		high = (uint64) number | (PUBLISH_MARGIN - 1);
 
-	/* What this transaction has published stays so until its end. */
-	bool		has_published = (published.segment == segment &&
-								 published.xid == my_local_xid());
-
-	if (has_published && low >= published.low && low <= published.high)
-		return;
 	publish_numbers(segment, low, high);
-	if (!has_published)
-	{
-		published.segment = segment;
-		published.xid = my_local_xid();
-		published.low = published.high = low;
-	}
-	published.low = Min(published.low, low);
-	published.high = Max(published.high, low);
-}
-
-/*
- * A subtransaction was rolled back, perhaps the one that locked the segment.
- * Then nothing keeps the worker from emptying it any more, so this
- * transaction has to publish its numbers anew.
- */
-void
-segment_forget_published(void)
-{
-	published.segment = -1;
 }
 
 /*
@@ -230,8 +196,29 @@ segment_found_rows(int segment)
 	if (ring == NULL)
 		return;
 	publish_numbers(segment, 0, PG_INT64_MAX);
-	pg_atomic_fetch_or_u32(&ring->changed, (uint32) 1 << segment);
+	pg_atomic_fetch_or_u64(&ring->changed, (uint64) 1 << segment);
 	wake_ring_worker(ring, ANY_TIME);
+}
+
+/*
+ * Publish that a row is about to be inserted into this table of the history,
+ * and have the worker look at the rings a little later.  The caller has locked
+ * the table, until the end of the transaction.
+ */
+void
+segment_publish_finished(int table)
+{
+	RingState  *ring;
+	TimestampTz when = GetCurrentTimestamp() + HISTORY_PAUSE;
+
+	segment_publish(table, 0);
+	ring = segment_state();
+	if (ring == NULL)
+		return;
+	if ((TimestampTz) pg_atomic_read_u64(&ring->due[RINGS_OF_HISTORY]) <= when)
+		return;
+	pg_atomic_write_u64(&ring->due[RINGS_OF_HISTORY], (uint64) when);
+	database_wake(when, false);
 }
 
 /*
@@ -246,8 +233,12 @@ segment_set_empty(int segment)
 	if (ring == NULL)
 		return;
 
-	/* First, or a scan that misses the segment could trust its snapshot. */
-	pg_atomic_fetch_add_u32(&ring->emptied, 1);
+	/*
+	 * First, or a scan that misses the segment could trust its snapshot. What
+	 * was removed from the history was too old to be shown.
+	 */
+	if (segment < ALL_SEGMENTS)
+		pg_atomic_fetch_add_u32(&ring->emptied, 1);
 	pg_atomic_write_u64(&ring->segments[segment].low, PG_INT64_MAX);
 	pg_atomic_write_u64(&ring->segments[segment].high, 0);
 }
@@ -266,15 +257,15 @@ segment_is_free(int segment)
 /* --- Work for the worker --- */
 
 /*
- * Have the worker attend to the rings now, unless it is due to at "latest" or
- * earlier.
+ * Have the worker attend to the rings of messages now, unless it is due to at
+ * "latest" or earlier.
  */
 static void
 wake_ring_worker(RingState *ring, TimestampTz latest)
 {
-	if ((TimestampTz) pg_atomic_read_u64(&ring->due) <= latest)
+	if ((TimestampTz) pg_atomic_read_u64(&ring->due[RINGS_OF_MESSAGES]) <= latest)
 		return;
-	pg_atomic_write_u64(&ring->due, 0);
+	pg_atomic_write_u64(&ring->due[RINGS_OF_MESSAGES], 0);
 	database_wake(DT_NOEND, true);
 }
 
@@ -300,7 +291,7 @@ segment_count_bytes(int segment, Size bytes)
 
 	if (ring == NULL)
 		return;
-	written = pg_atomic_add_fetch_u64(&ring->written[segment_kind(segment)],
+	written = pg_atomic_add_fetch_u64(&ring->written[segment_ring(segment)],
 									  bytes);
 
 	/*
@@ -315,7 +306,7 @@ segment_count_bytes(int segment, Size bytes)
 void
 segment_record_delete(int segment)
 {
-	deleted |= (uint32) 1 << segment;
+	deleted |= (uint64) 1 << segment;
 }
 
 /*
@@ -326,18 +317,18 @@ void
 segment_end_transaction(bool commit)
 {
 	DatabaseState *mine = database_mine();
-	uint32		what = commit ? deleted : 0;
+	uint64		what = commit ? deleted : 0;
 
 	deleted = 0;
 	if (what == 0 || mine == NULL)
 		return;
 
 	/* The worker checks an active segment when its ring has switched. */
-	for (RingKind i = 0; i < RING_KINDS; i++)
-		what &= ~((uint32) 1 << pg_atomic_read_u32(&mine->ring.active[i]));
-	if ((pg_atomic_read_u32(&mine->ring.changed) & what) != what)
+	for (RingId i = 0; i < RING_HISTORY; i++)
+		what &= ~((uint64) 1 << pg_atomic_read_u32(&mine->ring.active[i]));
+	if ((pg_atomic_read_u64(&mine->ring.changed) & what) != what)
 	{
-		pg_atomic_fetch_or_u32(&mine->ring.changed, what);
+		pg_atomic_fetch_or_u64(&mine->ring.changed, what);
 		wake_ring_worker(&mine->ring, ANY_TIME);
 	}
 }

@@ -450,17 +450,14 @@ batches_insert_entries(MessageTable *table, HeapTuple *tuples,
  * that wait for the batch, or for all batches above that.  If it returns
  * false, the scan goes on with the next segment.
  *
- * The caller has called segment_push_snapshot().  Returns false if that has
- * become stale, or, unless "wait" is set, if a segment is locked.
+ * The caller has called segment_push_snapshot(), which has returned the token.
+ * Returns false if that has become stale, or, unless "wait" is set, if a segment is locked.
  */
 bool
-batches_scan(int64 id, BatchMessages which, int64 bound, LOCKMODE lockmode,
-			 bool wait, BatchCallback callback, void *arg)
+batches_scan(SnapshotToken token, int64 id, BatchMessages which, int64 bound,
+			 LOCKMODE lockmode, bool wait, BatchCallback callback, void *arg)
 {
 	bool		waiting = which != BATCH_MEMBERS;
-
-	/* The callback may push other snapshots. */
-	uint64		emptied = segment_emptied_before();
 	ScanKeyData keys[2];
 
 	if (which == BATCH_WAITING_ABOVE)
@@ -485,7 +482,7 @@ batches_scan(int64 id, BatchMessages which, int64 bound, LOCKMODE lockmode,
 		IndexScanDesc scan;
 		bool		found = false;
 
-		if (!segment_in_use(segment))
+		if (!segment_may_hold(segment, 0, PG_INT64_MAX))
 			continue;
 		if (wait)
 			message_table_open(&table, segment, lockmode);
@@ -511,7 +508,7 @@ batches_scan(int64 id, BatchMessages which, int64 bound, LOCKMODE lockmode,
 		index_close(index, AccessShareLock);
 		message_table_close(&table, found && lockmode != AccessShareLock);
 	}
-	return !segment_emptied_since(emptied);
+	return !segment_snapshot_is_stale(token);
 }
 
 /* Callback of batches_scan: the lowest batch that is waited for */
@@ -535,9 +532,9 @@ int64
 batches_next_waiting(int64 id)
 {
 	int64		result = PG_INT64_MAX;
+	SnapshotToken token = segment_push_snapshot();
 
-	segment_push_snapshot();
-	(void) batches_scan(id, BATCH_WAITING_ABOVE, 0, AccessShareLock, false,
+	(void) batches_scan(token, id, BATCH_WAITING_ABOVE, 0, AccessShareLock, false,
 						note_batch, &result);
 	PopActiveSnapshot();
 	return result;
@@ -558,19 +555,21 @@ count_message(MessageTable *table, TupleTableSlot *slot, void *arg)
 void
 batches_count(Batch *batch, int64 *unfinished, int64 *waiting)
 {
+	SnapshotToken token;
+
 	/* What this transaction has done counts, too. */
 	write_parts(XACT_EVENT_PRE_COMMIT);
 	CommandCounterIncrement();
-	segment_push_snapshot();
+	token = segment_push_snapshot();
 	for (;;)
 	{
 		*unfinished = *waiting = 0;
-		if (batches_scan(batch->id, BATCH_MEMBERS, PG_INT64_MAX,
+		if (batches_scan(token, batch->id, BATCH_MEMBERS, PG_INT64_MAX,
 						 AccessShareLock, true, count_message, unfinished) &&
-			batches_scan(batch->id, BATCH_WAITING, 0, AccessShareLock, true,
+			batches_scan(token, batch->id, BATCH_WAITING, 0, AccessShareLock, true,
 						 count_message, waiting))
 			break;
-		segment_renew_snapshot();
+		token = segment_renew_snapshot();
 	}
 	(void) batches_scan_parts(batch, false);
 	batch->completed -= *unfinished;

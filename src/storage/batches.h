@@ -15,6 +15,7 @@
 #include "utils/timestamp.h"
 
 #include "catalog/message_table.h"
+#include "storage/segment.h"
 #include "util/xact.h"
 
 /* A batch without an end: messages of no batch, or that wait for none */
@@ -88,8 +89,8 @@ typedef bool (*BatchCallback) (MessageTable *table, TupleTableSlot *slot,
 							   void *arg);
 
 extern int64 batches_next_waiting(int64 id);
-extern bool batches_scan(int64 id, BatchMessages which, int64 upto,
-						 LOCKMODE lockmode, bool wait, BatchCallback callback,
+extern bool batches_scan(SnapshotToken token, int64 id,
+						 BatchMessages which, int64 upto, LOCKMODE lockmode, bool wait, BatchCallback callback,
 						 void *arg);
 
 #endif							/* QUEUE_BATCHES_H */

@@ -13,22 +13,22 @@
  *	  message that another transaction moves from one table to another is seen
  *	  exactly once.  This takes an order of steps:
  *
- *	  1.  segment_push_snapshot().
+ *	  1.  message_scan_push_snapshot().
  *
  *	  2.  Parts are added; that opens and locks the tables which may hold such
  *	  messages.
  *
- *	  3.  If segment_snapshot_is_stale(), a segment was emptied between the
+ *	  3.  If message_scan_is_stale(), a segment was emptied between the
  *	  snapshot and the lock, and the snapshot may not show where its messages
- *	  have gone.  Then message_scan_end_parts(), segment_renew_snapshot(), and
- *	  step 2 again.
+ *	  have gone.  Then message_scan_end_parts(), PopActiveSnapshot(), and
+ *	  step 1 again.
  *
  *	  4.  message_scan_next() until it returns false.
  *
  *	  5.  message_scan_end(), PopActiveSnapshot().
  *
- *	  message_scan_begin_claim() and message_scan_begin_list() take steps 2 and
- *	  3 themselves.
+ *	  message_scan_begin_claim() and message_scan_begin_list() take steps 1 to 3
+ *	  themselves.
  *
  *	  A claim that has reserved a range must not wait for a lock, since others
  *	  wait for the end of the reservation.  After message_scan_no_wait() the
@@ -93,8 +93,7 @@ struct MessageScan
 	ScanOrder	order;
 	LOCKMODE	lockmode;
 	bool		no_wait;		/* for locks on tables */
-	bool		everywhere;		/* also scan segments in which no such numbers
-								 * were published */
+	SnapshotToken token;		/* of the snapshot that was pushed last */
 	ArrayType  *ids;			/* only messages with these, or NULL */
 
 	/* The parts */
@@ -120,8 +119,6 @@ static MemoryContext spare_memory = NULL;
 static MemoryContext take_scan_memory(MessageScan *scan);
 static void keep_scan_memory(MessageScan *scan);
 static MessageTable *get_scan_table(MessageScan *scan, int segment);
-static bool needs_segment(const MessageScan *scan, int segment, int64 first,
-						  int64 last);
 static ScanPart *add_scan_part(MessageScan *scan, MessageTable *table);
 static void add_index_part(MessageScan *scan, MessageTable *table,
 						   ScanKey keys, int nkeys);
@@ -150,6 +147,20 @@ message_scan_begin(int32 queue_id, LOCKMODE lockmode)
 	return scan;
 }
 
+/* Push the latest snapshot, for the parts that are added next. */
+void
+message_scan_push_snapshot(MessageScan *scan)
+{
+	scan->token = segment_push_snapshot();
+}
+
+/* Returns whether it may not show all messages; see NOTES. */
+bool
+message_scan_is_stale(const MessageScan *scan)
+{
+	return segment_snapshot_is_stale(scan->token);
+}
+
 /*
  * Use tables that earlier scans with this lock mode have opened, and leave
  * them open.  message_tables_close() closes them.
@@ -162,17 +173,16 @@ message_scan_share_tables(MessageScan *scan, MessageTables *tables)
 
 /*
  * Begin a scan of the numbers and priorities in which a claim's messages are,
- * or of these messages, if they are known.  The caller has called
- * segment_push_snapshot().
+ * or of these messages, if they are known.  The caller pops the snapshot.
  */
 MessageScan *
 message_scan_begin_claim(int32 queue_id, const ClaimId *claim,
-						 LOCKMODE lockmode, bool everywhere)
+						 LOCKMODE lockmode)
 {
 	MessageScan *scan = message_scan_begin(queue_id, lockmode);
 
-	scan->everywhere = everywhere;
 	scan->ids = claim_id_members(claim);
+	message_scan_push_snapshot(scan);
 	do
 	{
 		for (int priority = QUEUE_PRIORITIES - 1; priority >= 0; priority--)
@@ -185,13 +195,14 @@ message_scan_begin_claim(int32 queue_id, const ClaimId *claim,
 
 /*
  * Begin a scan of all messages, delayed ones too, with ids from low on, in the
- * order of ids.  The caller has called segment_push_snapshot().
+ * order of ids.  The caller pops the snapshot.
  */
 MessageScan *
 message_scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode)
 {
 	MessageScan *scan = message_scan_begin(queue_id, lockmode);
 
+	message_scan_push_snapshot(scan);
 	message_scan_add_list(scan, low);
 	return scan;
 }
@@ -203,9 +214,7 @@ message_scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode)
 void
 message_scan_add_list(MessageScan *scan, int64 low)
 {
-	segment_refresh();
 	scan->order = ORDER_ID;
-	scan->everywhere = true;
 	do
 	{
 		for (int priority = 0; priority < QUEUE_PRIORITIES; priority++)
@@ -221,9 +230,7 @@ message_scan_add_list(MessageScan *scan, int64 low)
 void
 message_scan_add_delayed_list(MessageScan *scan, int64 low)
 {
-	segment_refresh();
 	scan->order = ORDER_ID;
-	scan->everywhere = true;
 	do
 		add_delayed_parts(scan, low, PG_INT64_MAX);
 	while (restart_if_stale(scan));
@@ -236,10 +243,11 @@ message_scan_add_delayed_list(MessageScan *scan, int64 low)
 static bool
 restart_if_stale(MessageScan *scan)
 {
-	if (!segment_snapshot_is_stale())
+	if (!message_scan_is_stale(scan))
 		return false;
 	message_scan_end_parts(scan);
-	segment_renew_snapshot();
+	PopActiveSnapshot();
+	message_scan_push_snapshot(scan);
 	return true;
 }
 
@@ -309,13 +317,6 @@ keep_scan_memory(MessageScan *scan)
 	spare_memory = scan->memory;
 }
 
-/* Scan all segments, not only those in which such numbers were published. */
-void
-message_scan_everywhere(MessageScan *scan)
-{
-	scan->everywhere = true;
-}
-
 /*
  * Do not wait for locks on tables: if one cannot be locked at once, nothing
  * more is added.
@@ -382,14 +383,6 @@ get_scan_table(MessageScan *scan, int segment)
 		return NULL;
 	}
 	return table;
-}
-
-/* Returns whether the segment has to be scanned for these numbers. */
-static bool
-needs_segment(const MessageScan *scan, int segment, int64 first, int64 last)
-{
-	return scan->everywhere ? segment_in_use(segment) :
-		segment_may_hold(segment, first, last);
 }
 
 /* Add a part that has no source of rows yet. */
@@ -480,8 +473,8 @@ message_scan_add_ids(MessageScan *scan, int priority, int64 low, int64 high)
 	{
 		MessageTable *table;
 
-		if (!needs_segment(scan, i, message_id_number(low),
-						   message_id_number(high)))
+		if (!segment_may_hold(i, message_id_number(low),
+							  message_id_number(high)))
 			continue;
 		table = get_scan_table(scan, i);
 
@@ -566,7 +559,8 @@ add_delayed_parts(MessageScan *scan, int64 low, int64 high)
 
 		if (message_scan_is_blocked(scan))
 			return;
-		if (!segment_in_use(i))
+		if (!segment_may_hold(i, message_id_number(low),
+							  message_id_number(high)))
 			continue;
 		table = get_scan_table(scan, i);
 		if (table == NULL)

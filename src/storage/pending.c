@@ -456,7 +456,6 @@ pending_roll_back(int first)
 	int			kept = first;
 
 	availability_end_wait(true);
-	segment_forget_published();
 	if (!end_uses_maps())
 		return;
 

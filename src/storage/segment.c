@@ -7,22 +7,13 @@
  *	  The tables of messages are called segments.  There are two rings of them,
  *	  one of messages that claims scan, and one of delayed messages.  In each
  *	  ring one segment is active: new messages are inserted into it.  The
- *	  others hold what is left of earlier rounds (segment_switch.c,
+ *	  others hold what is left of earlier rounds (ring.c,
  *	  segment_recycle.c).
  *
- *	  Which segment may hold a message is known in two ways:
- *
- *	  1.  Shared memory has the range of numbers in each segment
- *	  (segment_state.c); segment_may_hold() reads it.  Rows that plain SQL has
- *	  written may be outside of these ranges.
- *
- *	  2.  A segment without pages is empty.  This is what segment_in_use()
- *	  returns, also if there is no shared memory.  The sizes are cached until
- *	  an invalidation message for a table of messages arrives; a truncation
- *	  sends one.
- *
- *	  Functions that answer that there is no such message have called
- *	  segment_refresh() before.
+ *	  Which segment may hold a message is known from the range of numbers in
+ *	  each segment that shared memory has (segment_state.c); triggers have rows
+ *	  that plain SQL writes published there, too.  Where nothing is published, as
+ *	  on a standby, a segment without pages is empty.
  *
  *	  Snapshots.  A segment is only truncated under a lock that excludes all
  *	  users.  But a session may take its snapshot first and lock the table
@@ -30,8 +21,8 @@
  *	  may be older than the transaction that moved the last messages out.  So a
  *	  session that looks for messages proceeds in this order:
  *
- *	  1.  segment_push_snapshot() reads how often segments were emptied, and
- *	  then takes the snapshot.
+ *	  1.  segment_push_snapshot() reads how often segments were emptied, which
+ *	  is the token of the snapshot that it takes then.
  *
  *	  2.  The session locks all tables that it needs.
  *
@@ -57,71 +48,9 @@
 #include "storage/segment.h"
 #include "util/xact.h"
 
-/* Which segments have pages, as of this catalog_tables_generation() */
-static bool in_use[ALL_SEGMENTS];
-static uint64 known_generation = 0;
-
-/* The snapshot that was pushed last, and emptied_count() before it was taken */
-static Snapshot pushed = NULL;
-static uint64 emptied_before = 0;
-
-static bool check_segment_sizes(bool all);
 static uint64 emptied_count(void);
 
 /* --- Which segments may hold messages --- */
-
-/*
- * Check the sizes of all segments, or (if "all" is not set) of those that are
- * not known to be in use.  Returns whether one that was checked is in use.
- */
-static bool
-check_segment_sizes(bool all)
-{
-	/* Before the sizes: opening a table may process invalidation messages. */
-	uint64		generation = catalog_tables_generation();
-	bool		grown = false;
-
-	for (int i = 0; i < ALL_SEGMENTS; i++)
-	{
-		/* It can only become empty with an invalidation message. */
-		if (in_use[i] && !all)
-			continue;
-		in_use[i] = message_table_has_pages(i);
-		grown |= in_use[i];
-
-		/* Plain SQL has written to it: tell the others, and the worker. */
-		if (in_use[i] && segment_is_free(i))
-			segment_found_rows(i);
-	}
-
-	known_generation = generation;
-	return grown;
-}
-
-/*
- * Returns whether this segment may hold messages.  The active one may at any
- * time.  For the others, false is only as new as the last segment_refresh().
- */
-bool
-segment_in_use(int segment)
-{
-	if (known_generation != catalog_tables_generation())
-		check_segment_sizes(true);
-	return in_use[segment] ||
-		segment == catalog_active_segment(segment_kind(segment)) ||
-		(segment_state() != NULL && !segment_is_free(segment));
-}
-
-/*
- * Check again which segments are in use.  Returns true if there may be more
- * than before.
- */
-bool
-segment_refresh(void)
-{
-	return check_segment_sizes(known_generation !=
-							   catalog_tables_generation());
-}
 
 /*
  * Returns whether the segment may hold messages with these numbers that are
@@ -136,7 +65,7 @@ segment_may_hold(int segment, int64 first, int64 last)
 
 	/* Nothing is published. */
 	if (ring == NULL)
-		return segment_in_use(segment);
+		return message_table_has_pages(segment);
 	low = (int64) pg_atomic_read_u64(&ring->segments[segment].low);
 	high = (int64) pg_atomic_read_u64(&ring->segments[segment].high);
 	return low <= high && low <= last && high >= first;
@@ -149,11 +78,11 @@ segment_may_hold(int segment, int64 first, int64 last)
  * is not set, and it cannot be locked at once.
  */
 bool
-segment_open_active(MessageTable *table, RingKind kind, bool wait)
+segment_open_active(MessageTable *table, RingId kind, bool wait)
 {
 	for (;;)
 	{
-		int			active = catalog_active_segment(kind);
+		int			active = catalog_active_table(kind);
 
 		if (wait)
 			message_table_open(table, active, RowExclusiveLock);
@@ -166,14 +95,10 @@ segment_open_active(MessageTable *table, RingKind kind, bool wait)
 		 * cannot do that any more, so we only have to check that it is still
 		 * active.
 		 */
-		if (catalog_active_segment(kind) == active)
-			break;
+		if (catalog_active_table(kind) == active)
+			return true;
 		message_table_close(table, false);
 	}
-
-	/* The caller is about to insert. */
-	in_use[table->segment] = true;
-	return true;
 }
 
 /* --- Snapshots --- */
@@ -193,52 +118,35 @@ emptied_count(void)
 }
 
 /* Push the latest snapshot, to find messages with; see NOTES. */
-void
+SnapshotToken
 segment_push_snapshot(void)
 {
+	SnapshotToken token;
+
 	Assert(!xact_has_ended);
 
 	/* In this order: what is emptied later makes the snapshot stale. */
-	emptied_before = emptied_count();
+	token = emptied_count();
 	pg_memory_barrier();
 	PushActiveSnapshot(GetLatestSnapshot());
-	pushed = GetActiveSnapshot();
+	return token;
 }
 
 /*
- * Returns whether a segment was emptied since the active snapshot was taken,
- * which then may not show where the last messages in there have gone.  No
- * other one was pushed since.
+ * Returns whether a segment was emptied since the snapshot was taken, which
+ * then may not show where the last messages in there have gone.
  */
 bool
-segment_snapshot_is_stale(void)
-{
-	Assert(GetActiveSnapshot() == pushed);
-	return segment_emptied_since(emptied_before);
-}
-
-/*
- * Returns a number for segment_emptied_since(), of the snapshot that was
- * pushed last; for a caller that has others pushed before it asks.
- */
-uint64
-segment_emptied_before(void)
-{
-	Assert(GetActiveSnapshot() == pushed);
-	return emptied_before;
-}
-
-bool
-segment_emptied_since(uint64 before)
+segment_snapshot_is_stale(SnapshotToken token)
 {
 	pg_memory_barrier();
-	return emptied_count() != before;
+	return emptied_count() != token;
 }
 
-/* Replace the snapshot by a new one. */
-void
+/* Replace the active snapshot by a new one. */
+SnapshotToken
 segment_renew_snapshot(void)
 {
 	PopActiveSnapshot();
-	segment_push_snapshot();
+	return segment_push_snapshot();
 }

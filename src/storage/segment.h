@@ -12,20 +12,19 @@
 
 #include "catalog/message_table.h"
 
+/* What tells whether a snapshot may not show where messages have gone */
+typedef uint64 SnapshotToken;
+
 /* Opening the segment that takes new messages, or new delayed ones */
-extern bool segment_open_active(MessageTable *table, RingKind kind,
+extern bool segment_open_active(MessageTable *table, RingId kind,
 								bool wait);
 
 /* Which segments may hold messages */
-extern bool segment_in_use(int segment);
-extern bool segment_refresh(void);
 extern bool segment_may_hold(int segment, int64 first, int64 last);
 
 /* The snapshot to find messages with */
-extern void segment_push_snapshot(void);
-extern bool segment_snapshot_is_stale(void);
-extern uint64 segment_emptied_before(void);
-extern bool segment_emptied_since(uint64 before);
-extern void segment_renew_snapshot(void);
+extern SnapshotToken segment_push_snapshot(void);
+extern bool segment_snapshot_is_stale(SnapshotToken token);
+extern SnapshotToken segment_renew_snapshot(void);
 
 #endif							/* QUEUE_SEGMENT_H */

@@ -4,24 +4,12 @@
  *	  Recycling: a segment without messages is truncated.
  *
  * NOTES
- *	  Consumed messages leave dead rows and index entries, which vacuum cannot
- *	  remove while any snapshot in the cluster may still need them.  But a
- *	  table without live messages can be truncated whatever old snapshots there
- *	  are, at no cost that grows with its size.  So the worker of the database
- *
- *	  1.  switches to the next segment when enough was written to the active
- *	  one (segment_switch.c);
- *
- *	  2.  surveys the other segments after messages were deleted from them, and
- *	  truncates those that hold none;
- *
- *	  3.  when too many segments are in use, moves the last messages of a
- *	  nearly empty one (dead letters, messages that are never read, long
- *	  claims) to the active segment, under the same ids and claims.  A segment
- *	  full of waiting messages stays as it is.
- *
- *	  Only space depends on this.  If a lock is not free, the worker tries
- *	  again later.
+ *	  A segment, of the ring of messages or that of delayed ones, is recycled
+ *	  (ring.c) after messages were deleted from it.  The worker surveys it, and
+ *	  truncates it if it holds no message.  When too many segments are in use,
+ *	  it moves the last messages of a nearly empty one (dead letters, messages
+ *	  that are never read, long claims) to the active segment, under the same
+ *	  ids and claims.  A segment full of waiting messages stays as it is.
  *
  *	  Why the truncation loses nothing:
  *
@@ -38,14 +26,9 @@
  *	  A survey without the lock comes first, so that the worker locks only
  *	  what seems to be empty.
  *
- *	  A truncation is not MVCC: a transaction with an older snapshot sees the
- *	  segment empty.  The extension's functions read with the latest snapshot,
- *	  and check whether a segment was emptied since (segment.c).  A dump does
- *	  not.  So nothing is truncated while a program called pg_dump is connected
- *	  whose role may read the tables.  A dump by another program fails instead:
- *	  each truncation updates a row of queue_data.segment, and the filter of
- *	  the dump compares what its snapshot shows of this row with the latest
- *	  version (segment_is_whole).
+ *	  The ring switches when enough was written to the active segment.  Each
+ *	  switch updates a catalog-like row and has all sessions read it again, so
+ *	  there is a pause between two of them.
  *
  * src/storage/segment_recycle.c
  *
@@ -54,20 +37,13 @@
 #include "postgres.h"
 
 #include "access/heapam.h"
-#include "access/stratnum.h"
 #include "access/table.h"
 #include "access/tableam.h"
-#include "catalog/pg_authid.h"
-#include "catalog/pg_class.h"
-#include "commands/tablecmds.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
-#include "utils/acl.h"
-#include "utils/fmgroids.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
-#include "utils/syscache.h"
 
 #include "catalog/message_table.h"
 #include "catalog/relations.h"
@@ -75,17 +51,14 @@
 #include "shmem/database_state.h"
 #include "shmem/segment_state.h"
 #include "storage/message.h"
+#include "storage/ring.h"
 #include "storage/row.h"
 #include "storage/segment.h"
 #include "storage/segment_recycle.h"
-#include "storage/segment_switch.h"
-#include "util/compat.h"
 
 #define SURVEY_PAUSE	USECS_PER_SEC	/* between surveys of a segment, */
-#define SURVEY_SHARE	50		/* or this many times what one took, */
-#define PAUSE_MAX		(60 * USECS_PER_SEC)	/* but at most this */
-#define ERROR_PAUSE		(10 * USECS_PER_SEC)	/* after an error */
-#define LOG_PAUSE		USECS_PER_HOUR	/* between two reports of a dump */
+#define SURVEY_SHARE	50		/* or this many times what one took, but at
+								 * most RING_PAUSE_MAX */
 #define PAGES_AT_ONCE	1024	/* between checks for interrupts and waiters */
 #define MOVE_AT_ONCE	1000	/* messages */
 #define NEARLY_EMPTY	64		/* at most 1/64 of its pages is messages */
@@ -96,7 +69,7 @@
  * this are in use, out of a nearly empty one; if fewer than this are free,
  * also out of a half empty one.
  */
-static const int move_thresholds[RING_KINDS] = {
+static const int move_thresholds[RING_HISTORY] = {
 	[RING_MESSAGES] = 4,
 	[RING_DELAYED] = 2
 };
@@ -114,37 +87,21 @@ typedef struct Survey
 	ItemPointerData tids[MOVE_AT_ONCE];
 } Survey;
 
-/* What the worker remembers of the segments */
-static Oid	remembered = InvalidOid;	/* of which extension */
-static TimestampTz survey_at[ALL_SEGMENTS]; /* no survey before then */
 static BlockNumber survey_from[ALL_SEGMENTS];	/* page to begin with */
-static int	visiting = NO_SEGMENT;	/* set if an error ended the last visit */
-static bool truncating = false;
 
-static void log_kept(int segment, const char *reason);
 static void survey_pages(Relation rel, Snapshot snapshot, BlockNumber from,
 						 BlockNumber n, double max_bytes, Survey *survey);
 static void survey_segment(Relation rel, BlockNumber from, double max_bytes,
 						   bool locked, Survey *survey);
 static double most_to_move(const MessageTable *table);
 static bool move_messages(MessageTable *table, const Survey *survey);
-static bool may_read_as(Oid role);
-static bool is_dump(const PgBackendStatus *entry, void *arg);
-static HeapTuple fetch_segment_row(Relation rel, int segment);
-static void truncate_segment(Relation rel, int segment);
-static bool lock_for_truncate(Oid relid, Relation *rel);
 static bool try_truncate(int segment);
-static bool recycle_segment(int segment, TimestampTz began);
-static void visit_segment(int segment, RingState *state);
-
-/* Log why a segment cannot be truncated. */
-static void
-log_kept(int segment, const char *reason)
-{
-	ereport(DEBUG2,
-			(errmsg_internal("segment %d is not truncated: %s", segment,
-							 reason)));
-}
+static bool recycle_segment(RingId ring, int segment, TimestampTz began,
+							TimestampTz *again);
+static bool begin_segments(bool is_new, RingState *state, TimestampTz *again);
+static TimestampTz switch_segment_at(RingId ring, int active,
+									 TimestampTz switched_at,
+									 RingState *state);
 
 /* --- What is in a segment --- */
 
@@ -231,9 +188,9 @@ survey_segment(Relation rel, BlockNumber from, double max_bytes, bool locked,
 static double
 most_to_move(const MessageTable *table)
 {
-	RingKind	kind = segment_kind(table->segment);
-	const Ring *ring = &segment_rings[kind];
-	int			threshold = move_thresholds[kind];
+	RingId		id = segment_ring(table->segment);
+	const Ring *ring = &catalog_rings[id];
+	int			threshold = move_thresholds[id];
 	int			nfree = 0;
 
 	for (int i = 0; i < ring->n; i++)
@@ -264,7 +221,7 @@ move_messages(MessageTable *table, const Survey *survey)
 	Size		bytes = 0;
 
 	segment_begin_move();
-	segment_open_active(&active, segment_kind(table->segment), true);
+	segment_open_active(&active, segment_ring(table->segment), true);
 	PushActiveSnapshot(GetLatestSnapshot());
 	old = MemoryContextSwitchTo(context);
 	for (int i = 0; i < survey->ntids && bytes < MESSAGE_MOVE_BYTES; i++)
@@ -292,185 +249,7 @@ move_messages(MessageTable *table, const Survey *survey)
 	return all;
 }
 
-/* --- Dumps --- */
-
-/*
- * Returns whether a role is a member of one that owns the segments or was
- * granted the privilege to read them, even if it does not inherit that
- * privilege: pg_dump --role sets such a role.
- */
-static bool
-may_read_as(Oid role)
-{
-	HeapTuple	tuple = SearchSysCache1(RELOID,
-										ObjectIdGetDatum(catalog_segment_oid(0)));
-	Datum		value;
-	bool		isnull;
-	bool		result;
-
-	/* If in doubt, truncate nothing. */
-	if (!HeapTupleIsValid(tuple))
-		return true;
-	result = is_member_of_role(role,
-							   ((Form_pg_class) GETSTRUCT(tuple))->relowner);
-	value = SysCacheGetAttr(RELOID, tuple, Anum_pg_class_relacl, &isnull);
-	if (!result && !isnull)
-	{
-		Acl		   *acl = DatumGetAclPCopy(value);
-
-		for (int i = 0; i < ACL_NUM(acl) && !result; i++)
-		{
-			const AclItem *item = &ACL_DAT(acl)[i];
-
-			result = (ACLITEM_GET_PRIVS(*item) & ACL_SELECT) != 0 &&
-				is_member_of_role(role, item->ai_grantee);
-		}
-	}
-	ReleaseSysCache(tuple);
-	return result;
-}
-
-/*
- * Returns whether a session is a dump: its program is called pg_dump, and the
- * role that it has logged in as may read the segments, itself or as a role
- * that it is a member of.  (Any program may call itself pg_dump.)  We ask for
- * the first segment only, since all have the same owner and privileges,
- * unless a superuser has changed some.
- */
-static bool
-is_dump(const PgBackendStatus *entry, void *arg)
-{
-	Oid			role = entry->st_userid;
-
-	if (entry->st_appname == NULL || strcmp(entry->st_appname, "pg_dump") != 0)
-		return false;
-
-	/* The role was dropped, or this is no session of a role. */
-	if (!OidIsValid(role) ||
-		!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(role)))
-		return false;
-	return pg_class_aclcheck(catalog_segment_oid(0), role,
-							 ACL_SELECT) == ACLCHECK_OK ||
-		is_member_of_role(role, ROLE_PG_READ_ALL_DATA) ||
-		may_read_as(role);
-}
-
-/* Returns whether a dump is running. */
-bool
-segment_has_dump(void)
-{
-	static TimestampTz logged_at = 0;
-	TimestampTz now = GetCurrentTimestamp();
-
-	if (compat_find_session(MyDatabaseId, is_dump, NULL) == 0)
-		return false;
-
-	/* A session that keeps this name for days must not go unnoticed. */
-	if (now >= logged_at + LOG_PAUSE || now < logged_at)
-	{
-		logged_at = now;
-		ereport(LOG,
-				(errmsg("tables of messages are not truncated while pg_dump is connected"),
-				 errhint("They grow meanwhile. pg_stat_activity shows which session has set application_name to pg_dump.")));
-	}
-	return true;
-}
-
-/* Returns a copy of a segment's row in queue_data.segment. */
-static HeapTuple
-fetch_segment_row(Relation rel, int segment)
-{
-	ScanKeyData key;
-	HeapTuple	tuple;
-
-	ScanKeyInit(&key, Anum_segment_segment, BTEqualStrategyNumber, F_INT2EQ,
-				Int16GetDatum(segment));
-	tuple = row_fetch(rel, InvalidOid, &key, 1);
-	if (!HeapTupleIsValid(tuple))
-		elog(ERROR, "queue_data.segment has no row for segment %d", segment);
-	return tuple;
-}
-
-/*
- * Returns whether the snapshot shows the last truncation of the segment, and
- * so where the messages are that were moved out of it before.
- */
-bool
-segment_is_whole(int segment, Snapshot snapshot)
-{
-	Relation	rel = catalog_open(CATALOG_SEGMENT, AccessShareLock, NULL);
-	HeapTuple	tuple = fetch_segment_row(rel, segment);
-	HeapTupleHeader header = tuple->t_data;
-
-	table_close(rel, AccessShareLock);
-	return HeapTupleHeaderXminFrozen(header) ||
-		!XidInMVCCSnapshot(HeapTupleHeaderGetRawXmin(header), snapshot);
-}
-
 /* --- Truncating --- */
-
-/*
- * Lock a segment and its TOAST table against all others, without waiting, and
- * open the segment.  Returns false if others have locked one of them.
- */
-static bool
-lock_for_truncate(Oid relid, Relation *rel)
-{
-	Oid			toast;
-
-	if (!ConditionalLockRelationOid(relid, AccessExclusiveLock))
-		return false;
-	*rel = catalog_open_locked(relid);
-	toast = (*rel)->rd_rel->reltoastrelid;
-
-	/* Vacuum may be at work there without a lock on the table. */
-	if (!OidIsValid(toast) ||
-		ConditionalLockRelationOid(toast, AccessExclusiveLock))
-		return true;
-	table_close(*rel, AccessExclusiveLock);
-	return false;
-}
-
-/* Truncate a segment that is empty, and write when that was. */
-static void
-truncate_segment(Relation rel, int segment)
-{
-	Relation	segments = catalog_open(CATALOG_SEGMENT, RowExclusiveLock, NULL);
-	int			column = Anum_segment_truncated_at;
-	Datum		now = TimestampTzGetDatum(GetCurrentTimestamp());
-
-	ereport(DEBUG1,
-			(errmsg_internal("truncating segment %d, which has %u pages",
-							 segment, RelationGetNumberOfBlocks(rel))));
-	truncating = true;
-	compat_truncate(rel);
-	truncating = false;
-	row_set_columns(segments, fetch_segment_row(segments, segment), 1,
-					&column, &now);
-	table_close(segments, NoLock);
-
-	/*
-	 * A dump that has begun since the caller looked for one may have a
-	 * snapshot that does not show that row, and would fail.  An error takes
-	 * the truncation back.
-	 */
-	if (segment_has_dump())
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("pg_dump has connected while a segment was being truncated")));
-	database_count(COUNT_TRUNCATED, 1);
-}
-
-/*
- * Returns whether the TRUNCATE for which a trigger is called is one of this
- * file.  After an error it goes on to return true, but only the worker
- * truncates, and it runs no other SQL.
- */
-bool
-segment_is_truncating(void)
-{
-	return truncating;
-}
 
 /*
  * A survey has found no message: truncate the segment, if there is still none
@@ -484,47 +263,32 @@ try_truncate(int segment)
 	Relation	rel;
 	bool		is_empty;
 
-	if (segment_has_dump())
-	{
-		log_kept(segment, "pg_dump is connected");
+	if (!ring_lock_table(segment, false, &rel))
 		return false;
-	}
-	if (!lock_for_truncate(catalog_segment_oid(segment), &rel))
-	{
-		log_kept(segment, "another transaction has locked it");
-		return false;
-	}
 	survey = palloc(sizeof(Survey));
 	survey_segment(rel, survey_from[segment], 0, true, survey);
 	is_empty = survey->complete && survey->live == 0;
 	pfree(survey);
 	if (is_empty)
-	{
-		CheckTableNotInUse(rel, "TRUNCATE");
-
-		/* Without pages, sessions only have to learn that it is empty. */
-		if (RelationGetNumberOfBlocks(rel) > 0)
-			truncate_segment(rel, segment);
-		segment_set_empty(segment);
-	}
+		ring_truncate(segment, rel);
 	else
-		log_kept(segment, "it has a message now, or another session waits for its lock");
+		ring_log_kept(segment, "it has a message now, or another session waits for its lock");
 
 	/* The lock is kept to the end of the transaction. */
 	table_close(rel, NoLock);
 	return is_empty;
 }
 
-/* --- One step --- */
+/* --- The rings of messages --- */
 
 /*
  * Survey a segment that the caller has locked as a writer, and then move its
  * messages or truncate it, if there are few or none.  Returns false if
- * something is left to be done later; not if there are many messages, because
- * the segment is checked again after some of them were deleted.
+ * something is left to be done at *again; not if there are many messages,
+ * because the segment is checked again after some of them were deleted.
  */
 static bool
-recycle_segment(int segment, TimestampTz began)
+recycle_segment(RingId ring, int segment, TimestampTz began, TimestampTz *again)
 {
 	Survey	   *survey = palloc(sizeof(Survey));
 	MessageTable table;
@@ -539,11 +303,11 @@ recycle_segment(int segment, TimestampTz began)
 
 	/* Surveys must take only a small part of the worker's time. */
 	now = GetCurrentTimestamp();
-	survey_at[segment] = now +
-		Min(Max(SURVEY_PAUSE, SURVEY_SHARE * (now - began)), PAUSE_MAX);
+	*again = now +
+		Min(Max(SURVEY_PAUSE, SURVEY_SHARE * (now - began)), RING_PAUSE_MAX);
 	is_empty = survey->complete && survey->live == 0;
 	if (!survey->complete)
-		log_kept(segment, "it still has messages");
+		ring_log_kept(segment, "it still has messages");
 	else if (survey->live > 0)
 	{
 		ereport(DEBUG1,
@@ -555,7 +319,7 @@ recycle_segment(int segment, TimestampTz began)
 		 * pause if other sessions have locked some messages.
 		 */
 		if (move_messages(&table, survey))
-			survey_at[segment] = GetCurrentTimestamp();
+			*again = GetCurrentTimestamp();
 		done = false;
 	}
 	message_table_close(&table, true);
@@ -565,87 +329,48 @@ recycle_segment(int segment, TimestampTz began)
 	return done;
 }
 
-/* Attend to a segment that is not active. */
-static void
-visit_segment(int segment, RingState *state)
-{
-	TimestampTz began = GetCurrentTimestamp();
-
-	/*
-	 * A user may keep writers away from the segment, and we wait for no user.
-	 * The segment's bit in "changed" stays, so it is visited again.
-	 */
-	survey_at[segment] = began + SURVEY_PAUSE;
-	if (!ConditionalLockRelationOid(catalog_segment_oid(segment),
-									RowExclusiveLock))
-	{
-		log_kept(segment, "another transaction keeps writers away from it");
-		return;
-	}
-
-	/*
-	 * If an error ends the visit, the next one comes after ERROR_PAUSE, so
-	 * that the other segments come first.
-	 */
-	visiting = segment;
-	survey_at[segment] = began + ERROR_PAUSE;
-
-	/* Before the survey: it may miss what is deleted from here on. */
-	pg_atomic_fetch_and_u32(&state->changed, ~((uint32) 1 << segment));
-	if (!recycle_segment(segment, began))
-		pg_atomic_fetch_or_u32(&state->changed, (uint32) 1 << segment);
-	visiting = NO_SEGMENT;
-}
-
 /*
- * Switch one ring, or attend to one segment; the caller commits.  Returns
- * false if there is nothing to do before *again.
+ * A worker has started, or finds another extension: count what was written to
+ * the active segments before, which only the sizes of the tables show.
  */
-bool
-segment_recycle_step(TimestampTz *again)
+static bool
+begin_segments(bool is_new, RingState *state, TimestampTz *again)
 {
-	RingState  *state = segment_state_own();
-	TimestampTz now = GetCurrentTimestamp();
-
-	*again = DT_NOEND;
-	if (state == NULL)
-		return false;
-
-	/* A new worker, or one that finds another extension, knows nothing. */
-	if (remembered != catalog_queue_oid())
+	for (RingId ring = 0; is_new && ring < RING_HISTORY; ring++)
 	{
-		remembered = catalog_queue_oid();
-		memset(survey_at, 0, sizeof(survey_at));
-		for (int i = 0; i < ALL_SEGMENTS; i++)
-			survey_from[i] = InvalidBlockNumber;
-		pg_atomic_write_u32(&state->changed, (1 << ALL_SEGMENTS) - 1);
-		segment_switch_begin(state);
-	}
+		MessageTable table;
+		uint64		size;
+		uint64		written = 0;
 
-	/* An error has ended the last visit, after it had cleared the bit. */
-	if (visiting != NO_SEGMENT)
-	{
-		pg_atomic_fetch_or_u32(&state->changed, (uint32) 1 << visiting);
-		visiting = NO_SEGMENT;
-	}
-	for (RingKind kind = 0; kind < RING_KINDS; kind++)
-		if (segment_switch(kind, state, again))
-			return true;
-	for (int i = 0; i < ALL_SEGMENTS; i++)
-	{
-		/* An active segment has its turn after the ring has switched. */
-		if (i == catalog_active_segment(segment_kind(i)) ||
-			segment_is_free(i) ||
-			(pg_atomic_read_u32(&state->changed) & ((uint32) 1 << i)) == 0)
-			continue;
+		message_table_open(&table, catalog_active_table(ring),
+						   AccessShareLock);
 
-		/* If it is too far ahead, the clock was set back since. */
-		if (survey_at[i] <= now || survey_at[i] > now + PAUSE_MAX)
-		{
-			visit_segment(i, state);
-			return true;
-		}
-		*again = Min(*again, survey_at[i]);
+		/* Half of each page is free; see segment_is_full(). */
+		size = (uint64) ring_relation_size(table.heap) / 2;
+		message_table_close(&table, false);
+
+		/* Not if sessions, or an earlier worker, have counted already. */
+		pg_atomic_compare_exchange_u64(&state->written[ring], &written, size);
 	}
-	return false;
+	return true;
 }
+
+static TimestampTz
+switch_segment_at(RingId ring, int active, TimestampTz switched_at,
+				  RingState *state)
+{
+	if (!segment_is_full(pg_atomic_read_u64(&state->written[ring])))
+		return DT_NOEND;
+	return switched_at == DT_NOBEGIN ? DT_NOBEGIN :
+		switched_at + SEGMENT_SWITCH_PAUSE;
+}
+
+const RingKind segment_ring_kind = {
+	.id = RINGS_OF_MESSAGES,
+	.first = RING_MESSAGES,
+	.n = RING_HISTORY,
+	.lock = RowExclusiveLock,
+	.begin = begin_segments,
+	.switch_at = switch_segment_at,
+	.recycle = recycle_segment
+};

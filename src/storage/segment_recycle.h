@@ -10,12 +10,8 @@
 #ifndef QUEUE_SEGMENT_RECYCLE_H
 #define QUEUE_SEGMENT_RECYCLE_H
 
-#include "datatype/timestamp.h"
-#include "utils/snapshot.h"
+#include "storage/ring.h"
 
-extern bool segment_recycle_step(TimestampTz *again);
-extern bool segment_has_dump(void);
-extern bool segment_is_truncating(void);
-extern bool segment_is_whole(int segment, Snapshot snapshot);
+extern const RingKind segment_ring_kind;
 
 #endif							/* QUEUE_SEGMENT_RECYCLE_H */
