@@ -47,7 +47,6 @@ claim_scan_push_snapshot(ClaimScan *scan)
 {
 	scan->pass.reservations = availability_reservations;
 	message_scan_push_snapshot(scan->pass.rows);
-	scan->pass.nsnapshots++;
 }
 
 /*

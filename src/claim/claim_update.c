@@ -46,7 +46,6 @@
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
@@ -140,7 +139,6 @@ claim_canceled(const Queue *queue, const ClaimId *claim)
 			appendStringInfo(&ids, ids.len == 0 ? "%lld" : ", %lld",
 							 (long long) row.form.id);
 	message_scan_end(scan);
-	PopActiveSnapshot();
 
 	/* The claim has ended since the caller has met the message. */
 	if (ids.len == 0)
@@ -174,7 +172,6 @@ claim_is_live(const Queue *queue, const ClaimId *claim)
 	while (!live && message_scan_next(scan, &row))
 		live = claim_has_message(claim, &row.form, now);
 	message_scan_end(scan);
-	PopActiveSnapshot();
 	return live;
 }
 
@@ -196,7 +193,6 @@ claim_get_info(const Queue *queue, const ClaimId *claim, ClaimInfo *info)
 			info->nmessages++;
 		}
 	message_scan_end(scan);
-	PopActiveSnapshot();
 	return info->nmessages > 0;
 }
 
@@ -216,7 +212,6 @@ claim_get_messages(const Queue *queue, const ClaimId *claim,
 							   RelationGetDescr(row.table->heap), row.tuple,
 							   now);
 	message_scan_end(scan);
-	PopActiveSnapshot();
 }
 
 /* --- All messages of a claim --- */
@@ -263,7 +258,6 @@ update_messages(ClaimUpdate *update, RowAction action)
 				update->ncanceled++;
 		}
 		message_scan_end(scan);
-		PopActiveSnapshot();
 		CommandCounterIncrement();
 	} while (again);
 	return n;

@@ -358,7 +358,6 @@ redrive_batch(Redrive *redrive, int limit)
 		MemoryContextSwitchTo(old);
 	}
 	message_scan_end(scan);
-	PopActiveSnapshot();
 	MemoryContextDelete(context);
 	return n;
 }

@@ -17,7 +17,6 @@
  */
 #include "postgres.h"
 
-#include "utils/snapmgr.h"
 
 #include "catalog/tables.h"
 #include "claim/expire.h"
@@ -89,7 +88,6 @@ expire_messages(const Queue *queue, int64 *marker, int64 last,
 			*next = Min(*next, availability_recheck_at(now));
 	}
 	message_scan_end(scan);
-	PopActiveSnapshot();
 	CommandCounterIncrement();
 	database_count(COUNT_REMOVED, removed);
 	return all;

@@ -21,7 +21,6 @@
 #include "catalog/pg_collation.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
 #include "utils/varlena.h"
 
 #include "catalog/tables.h"
@@ -146,7 +145,6 @@ group_list(const Queue *queue, const text *marker, int limit,
 		if (!message_is_expired(&row.form, now))
 			count_in_group(groups, &row, marker, now);
 	message_scan_end(scan);
-	PopActiveSnapshot();
 
 	entries = palloc(groups->members * sizeof(GroupEntry *));
 	groups_start_iterate(groups, &iterator);

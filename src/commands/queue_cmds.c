@@ -32,7 +32,6 @@
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "catalog/relations.h"
@@ -214,7 +213,6 @@ delete_messages(const Queue *queue, int64 *nexpired)
 				ndeleted++;
 		}
 		message_scan_end(scan);
-		PopActiveSnapshot();
 		CommandCounterIncrement();
 	} while (!complete);
 	row_delete_of_queue(CATALOG_DEDUP_KEY, queue->id);

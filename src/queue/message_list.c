@@ -138,7 +138,6 @@ message_list_each(const Queue *queue, const MessageFilter *filter,
 		MemoryContextReset(context);
 	}
 	message_scan_end(scan);
-	PopActiveSnapshot();
 	MemoryContextDelete(context);
 	return cut ? last : 0;
 }

@@ -408,5 +408,4 @@ shard_count_copied(int32 queue_id)
 	while (message_scan_next(scan, &row))
 		message_count(row.table, row.tuple);
 	message_scan_end(scan);
-	PopActiveSnapshot();
 }

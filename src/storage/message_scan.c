@@ -20,12 +20,11 @@
  *
  *	  3.  If message_scan_is_stale(), a segment was emptied between the
  *	  snapshot and the lock, and the snapshot may not show where its messages
- *	  have gone.  Then message_scan_end_parts(), PopActiveSnapshot(), and
- *	  step 1 again.
+ *	  have gone.  Then message_scan_end_parts(), and step 1 again.
  *
  *	  4.  message_scan_next() until it returns false.
  *
- *	  5.  message_scan_end(), PopActiveSnapshot().
+ *	  5.  message_scan_end(), which pops the snapshots.
  *
  *	  message_scan_begin_claim() and message_scan_begin_list() take steps 1 to 3
  *	  themselves.
@@ -93,7 +92,8 @@ struct MessageScan
 	ScanOrder	order;
 	LOCKMODE	lockmode;
 	bool		no_wait;		/* for locks on tables */
-	SnapshotToken token;		/* of the snapshot that was pushed last */
+	int			nsnapshots;		/* pushed, to be popped at the end */
+	SnapshotToken token;		/* of the last one */
 	ArrayType  *ids;			/* only messages with these, or NULL */
 
 	/* The parts */
@@ -147,10 +147,14 @@ message_scan_begin(int32 queue_id, LOCKMODE lockmode)
 	return scan;
 }
 
-/* Push the latest snapshot, for the parts that are added next. */
+/*
+ * Push the latest snapshot, for the parts that are added next.  It stays until
+ * the scan ends.
+ */
 void
 message_scan_push_snapshot(MessageScan *scan)
 {
+	scan->nsnapshots++;
 	scan->token = segment_push_snapshot();
 }
 
@@ -173,7 +177,7 @@ message_scan_share_tables(MessageScan *scan, MessageTables *tables)
 
 /*
  * Begin a scan of the numbers and priorities in which a claim's messages are,
- * or of these messages, if they are known.  The caller pops the snapshot.
+ * or of these messages, if they are known.
  */
 MessageScan *
 message_scan_begin_claim(int32 queue_id, const ClaimId *claim,
@@ -195,7 +199,7 @@ message_scan_begin_claim(int32 queue_id, const ClaimId *claim,
 
 /*
  * Begin a scan of all messages, delayed ones too, with ids from low on, in the
- * order of ids.  The caller pops the snapshot.
+ * order of ids.
  */
 MessageScan *
 message_scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode)
@@ -246,7 +250,6 @@ restart_if_stale(MessageScan *scan)
 	if (!message_scan_is_stale(scan))
 		return false;
 	message_scan_end_parts(scan);
-	PopActiveSnapshot();
 	message_scan_push_snapshot(scan);
 	return true;
 }
@@ -259,6 +262,8 @@ message_scan_end(MessageScan *scan)
 	if (scan->tables == &scan->own_tables)
 		message_tables_close(scan->tables, scan->lockmode != AccessShareLock);
 	keep_scan_memory(scan);
+	for (; scan->nsnapshots > 0; scan->nsnapshots--)
+		PopActiveSnapshot();
 	pfree(scan->parts);
 	pfree(scan);
 }
