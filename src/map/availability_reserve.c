@@ -405,6 +405,7 @@ take_fresh(AvailabilityMap *map, int priority, int64 width)
 	MessageRange *range = &reserved.ranges[0].range;
 	int64	   *next = &map->next[priority];
 	int64		end = map->end[priority];
+	bool		is_unknown;
 
 	memset(range, 0, sizeof(MessageRange));
 	range->priority = priority;
@@ -417,20 +418,15 @@ take_fresh(AvailabilityMap *map, int priority, int64 width)
 	range->last = *next == 0 || width >= end - *next ?
 		end - 1 : *next + width - 1;
 
-	/* Where there are lanes, a range that is free at once is overflow. */
-	range->due = map->has_lanes ? DUE_UNKNOWN : DT_NOBEGIN;
-	reserved.kind = RESERVED_FRESH;
-
 	/*
 	 * Messages that were there before the map may be claimed, and only a
 	 * sweep of what we give back counts the ends of these claims.  Lanes are
-	 * given all of it in this order, before there is anything to claim.
+	 * given all of it in this order, before there is anything to claim; where
+	 * there are lanes, a range that is free at once is overflow.
 	 */
-	if (*next == 0 && !map->has_lanes)
-	{
-		range->due = DUE_UNKNOWN;
-		reserved.kind = RESERVED_RANGE;
-	}
+	is_unknown = *next == 0 && !map->has_lanes;
+	range->due = is_unknown || map->has_lanes ? DUE_UNKNOWN : DT_NOBEGIN;
+	reserved.kind = is_unknown ? RESERVED_RANGE : RESERVED_FRESH;
 	*next = range->last + 1;
 	reserved.n = 1;
 }

@@ -12,7 +12,7 @@
 
 #include "queue/acl.h"
 
-/* Sub-ids of locks on the table of queues; see queue_lock.c */
+/* What is locked; but for LOCK_QUEUE, sub-ids of an object: queue_lock.c */
 typedef enum LockSubId
 {
 	LOCK_QUEUE = 0,

@@ -237,7 +237,8 @@ scan_row_roles(Relation rel, HeapTuple tuple, RoleCallback callback,
 	for (int i = 0; i < QUEUE_PRIVILEGES; i++)
 	{
 		reference.privilege = queue_privileges[i].name;
-		if (!scan_array(&reference, rel, tuple, queue_privileges[i].column, callback, arg))
+		if (!scan_array(&reference, rel, tuple, queue_privileges[i].column,
+						callback, arg))
 			return false;
 	}
 	return true;
