@@ -161,15 +161,11 @@ availability_is_due(int32 queue_id, TimestampTz now, bool *is_borrowed)
 	return result;
 }
 
-/*
- * The worker begins a visit.  There may be no room for the queue's map; and one
- * that was given back since the visit was due, as the queue was dropped, must
- * not be made again, because no drop would give that back.
- */
+/* The worker begins a visit.  There may be no room for the queue's map. */
 void
 availability_begin_visit(int32 queue_id, AvailabilityVisit *visit)
 {
-	AvailabilityMap *map = shmem_find_map(catalog_queue_oid(), queue_id);
+	AvailabilityMap *map = shmem_get_map(queue_id);
 
 	if (map == NULL)
 		return;
