@@ -289,7 +289,6 @@ cmp_ok($lost, '<', $maps / 4, 'a visit to all queues takes few maps');
 
 $other->query_safe("SELECT queue_purge('q$_')") foreach $maps .. $queues;
 restart_worker();
-counted();
 is_ready('queues with messages', 1 .. $maps - 1);
 reads_few($list, $maps, 'queue_ready reads no queues without a map');
 
