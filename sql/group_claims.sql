@@ -166,8 +166,9 @@ BEGIN
     RETURN NULL;
 END
 $$;
-SELECT g, pg_temp.push('many', g, 1, 1), pg_temp.claims_to('many', g || '1') <= 4 AS soon
-    FROM unnest('{c,d,e,f,g,h}'::text[]) g;
+SELECT unnest(ARRAY[format('SELECT pg_temp.push(''many'', %L, 1, 1)', g),
+                    format('SELECT pg_temp.claims_to(''many'', %L) <= 4 AS soon', g || '1')])
+    FROM unnest('{c,d,e,f,g,h}'::text[]) g \gexec
 
 -- Priority and age order the messages of one group only.
 SELECT count(queue_push('p', to_jsonb(body), group_key => nullif(left(body, 1), 'n'), priority => priority))
@@ -303,11 +304,9 @@ SELECT pg_temp.pop('pop', 10), pg_temp.live('pop');
 SELECT queue_drop('pop');
 -- and toward the bound of no other group, nor of the same one in another queue
 SELECT queue_create('pop', '{"_group_concurrency": 1}'), queue_create('pop2', '{"_group_concurrency": 1}');
-SELECT pg_temp.push('pop', 'a', 1, 2), pg_temp.push('pop2', 'a', 1, 2);
+SELECT pg_temp.push('pop', 'a', 1, 2), pg_temp.push('pop', 'b', 1, 2), pg_temp.push('pop2', 'a', 1, 2);
 BEGIN;
-SELECT pg_temp.pop('pop', 10);
-SELECT pg_temp.push('pop', 'b', 1, 2);
-SELECT pg_temp.pop('pop', 10);
+SELECT ARRAY(SELECT pg_temp.pop('pop', 1) AS body FROM generate_series(1, 3) ORDER BY body) AS popped;
 SELECT pg_temp.pop('pop', 10);
 SELECT pg_temp.take('pop2', 10);
 COMMIT;
@@ -493,9 +492,12 @@ SELECT queue_create('f', '{"_group_concurrency": 1, "_max_claim_count": 2}');
 SELECT pg_temp.push('f', 'a', 1, 3);
 SELECT queue_push('f', '"a9"', priority => 9, group_key => 'a') > 0 AS pushed;
 SELECT queue_update('f.dead', '{"_group_concurrency": 1}') AS dead;
-SELECT pg_temp.take('f', 10), pg_temp.release('f', 'a9'), pg_temp.take('f', 10);
+SELECT pg_temp.take('f', 10);
+SELECT pg_temp.release('f', 'a9');
+SELECT pg_temp.take('f', 10);
 SELECT pg_temp.retry('f', 'a9') AS again, pg_temp.take('f', 10);
-SELECT pg_temp.release('f', 'a1'), pg_temp.take('f', 10);
+SELECT pg_temp.release('f', 'a1');
+SELECT pg_temp.take('f', 10);
 SELECT claim_renew('f', claim_id, 1) IS NOT NULL AS shorter FROM taken WHERE body = 'a1';
 SELECT pg_sleep(1.1);
 SELECT pg_temp.take('f', 10);
@@ -505,9 +507,12 @@ SELECT queue_push('f.dead', '"a0"', group_key => 'a') > 0 AS pushed;
 SELECT body FROM queue_messages('f.dead');
 SELECT pg_temp.take('f.dead', 10);
 SELECT queue_push('f.dead', '"a10"', priority => 9, group_key => 'a') > 0 AS pushed;
-SELECT pg_temp.take('f.dead', 10), pg_temp.release('f.dead', 'a9'), pg_temp.take('f.dead', 10);
+SELECT pg_temp.take('f.dead', 10);
+SELECT pg_temp.release('f.dead', 'a9');
+SELECT pg_temp.take('f.dead', 10);
 SELECT pg_temp.complete('f.dead', 'a9'), pg_temp.take('f.dead', 10);
-SELECT pg_temp.release('f.dead', 'a10'), pg_temp.take('f.dead', 10);
+SELECT pg_temp.release('f.dead', 'a10');
+SELECT pg_temp.take('f.dead', 10);
 SELECT pg_temp.complete('f.dead', 'a10'), pg_temp.live('f.dead');
 SELECT queue_redrive('f.dead');
 SELECT pg_temp.take('f', 10), pg_temp.complete('f', 'a2');
@@ -537,11 +542,13 @@ SELECT pg_temp.pop('f', 10);
 SELECT count(*) FROM queue_data.message WHERE queue = 'f';
 SELECT count(*) FROM queue_messages('morgue');
 -- also while it is delayed
-SELECT pg_temp.push('f', 'b', 1, 2), pg_temp.take('f', 10);
+SELECT pg_temp.push('f', 'b', 1, 2);
+SELECT pg_temp.take('f', 10);
 SELECT claim_release('f', claim_id, 1000, failed => true) FROM taken WHERE body = 'b1';
 SELECT pg_temp.take('f', 10);
 SELECT queue_update('f', '{"_max_claim_count": 9}') IS NOT NULL AS more;
-SELECT pg_temp.release('f', 'b2'), pg_temp.take('f', 10);
+SELECT pg_temp.release('f', 'b2');
+SELECT pg_temp.take('f', 10);
 SELECT queue_update('f', '{"_max_claim_count": 1}') IS NOT NULL AS less;
 SELECT pg_temp.take('f', 10), pg_temp.push('f', 'a', 4, 4), pg_temp.push('f', 'b', 3, 3);
 SELECT pg_temp.take('f', 10);
@@ -557,7 +564,9 @@ SELECT pg_temp.take('f', 10);
 -- accepted, as the first one is claimed, and a duplicate when its turn comes
 SELECT queue_push('f', '"a2"', dedup_key => 'k', group_key => 'a') > 0 AS pushed;
 SELECT pg_temp.push('f', 'a', 3, 4);
-SELECT pg_temp.take('f', 10), pg_temp.release('f', 'a1'), pg_temp.take('f', 10);
+SELECT pg_temp.take('f', 10);
+SELECT pg_temp.release('f', 'a1');
+SELECT pg_temp.take('f', 10);
 SELECT pg_temp.complete('f', 'a1');
 SELECT pg_temp.take('f', 10);
 SELECT pg_temp.complete('f', 'a3'), pg_temp.take('f', 10);

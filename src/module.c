@@ -50,7 +50,6 @@
 #include "shmem/depth_state.h"
 #include "shmem/error_state.h"
 #include "shmem/shmem.h"
-#include "stats/counters.h"
 #include "storage/batches.h"
 #include "storage/counts.h"
 #include "storage/pending.h"
@@ -123,7 +122,6 @@ _PG_init(void)
 	group_rate_init();
 	claim_commit_init();
 	cancel_init(pool_cancel_message);
-	counters_init();
 	batches_init();
 	group_init();
 }

@@ -12,10 +12,9 @@ a second one in this process, with shorter times.
 import contextlib
 import getpass
 import glob
+import html
 import http.client
 import http.server
-import importlib.machinery
-import importlib.util
 import os
 import re
 import signal
@@ -25,6 +24,8 @@ import sys
 import tempfile
 import threading
 import time
+import tracemalloc
+import types
 from urllib.parse import urlencode
 
 import psycopg
@@ -37,6 +38,19 @@ HTML = """<script>alert(1)</script><img src=x onerror="alert('2')">&amp;"""
 PASSWORD = "pass word'%<&"
 TIMEOUT = 180                           # seconds; nothing takes as long
 QUEUES = 10000
+
+
+def axe():
+    """The program axe-core, if node would find it; npm has it."""
+    for where in os.environ.get("NODE_PATH", "").split(":"):
+        file = os.path.join(where, "axe-core", "axe.min.js")
+        if where and os.path.exists(file):
+            with open(file, encoding="utf8") as text:
+                return text.read()
+    return None
+
+
+AXE = axe() if BROWSER or LONG else None
 
 
 def report(good, name, detail=""):
@@ -88,6 +102,25 @@ def sql(statement, *values, dbname="postgres"):
 # The database
 #
 
+MAKE = """
+    SELECT queue_create('fate', '{"_max_claim_count": 2, "_keep_finished": 86400}');
+    SELECT queue_push('fate', '{"n": "delayed"}', delay => 5000),
+        queue_push('fate', '{"n": "retried"}'), queue_push('fate', '{"n": "buried"}'),
+        queue_push('fate', '{"n": "claimed"}', group_key => 'g', headers => '{"h": 1}'),
+        queue_push('fate', '{"n": "waiting"}', after => (SELECT batch_create('b', true))),
+        queue_push('fate', '{"n": "done"}');
+    DO $$ DECLARE m queue_message; BEGIN
+        FOR m IN SELECT * FROM queue_claim('fate', 600, 60, 10) LOOP
+            CASE m.body->>'n'
+                WHEN 'retried' THEN PERFORM message_retry('fate', m.id, m.claim_id, 'broken once', 4000);
+                WHEN 'buried' THEN PERFORM message_bury('fate', m.id, m.claim_id, 'broken for good');
+                WHEN 'done' THEN PERFORM message_complete('fate', m.id, m.claim_id, '{"sum": 42}');
+                ELSE NULL;
+            END CASE;
+        END LOOP; END $$;
+    SELECT queue_push('fate', '{"n": "free again"}')"""
+
+
 def setup():
     sql(f"""
     CREATE ROLE boss LOGIN PASSWORD $q${PASSWORD}$q$ IN ROLE queue_admin;
@@ -96,6 +129,9 @@ def setup():
     CREATE ROLE eater LOGIN PASSWORD 'eater' IN ROLE queue_consumer;
     CREATE ROLE open LOGIN PASSWORD 'open' IN ROLE queue_admin;
     CREATE ROLE stranger LOGIN PASSWORD 'stranger';
+    CREATE ROLE doorman LOGIN NOINHERIT PASSWORD 'doorman' IN ROLE eater, queue_monitor;
+    CREATE ROLE chief SUPERUSER;
+    GRANT chief TO doorman;
     GRANT CREATE ON SCHEMA public TO owner""")
     sql("CREATE DATABASE empty")
     sql("""SELECT count(queue_create('q' || lpad(i::text, 5, '0')))
@@ -131,6 +167,19 @@ def setup():
         SELECT queue_push('project-queue', '1')""")
     sql(f"SET ROLE owner; SELECT batch_create($q${HTML}$q$, keep_open => true)")
     sql("SET ROLE owner; SELECT queue_push('plain', '1', batch => batch) FROM batch_list()")
+    sql(MAKE)
+    sql("SELECT queue_create('many', '{\"_max_claim_count\": 3}')")
+    sql("SELECT queue_push_batch('many', array_agg(jsonb_build_object('n', i, 'even', i % 2 = 0)))"
+        " FROM generate_series(1, 9000) AS i")
+    sql("SELECT queue_create('odd')")
+    sql("SELECT queue_push('odd', to_jsonb(repeat('x', 250000)))")
+    sql("SELECT queue_push('odd', to_jsonb(E'\u202Eשלום\u2066 مرحبا'::text))")
+    sql("DO $$ DECLARE m queue_message; BEGIN FOR m IN SELECT * FROM queue_claim('odd') LOOP"
+        " PERFORM message_retry('odd', m.id, m.claim_id, repeat('שגיאה ', 20000), 600);"
+        " END LOOP; END $$")
+    sql("""CREATE SCHEMA cron; GRANT USAGE ON SCHEMA cron TO PUBLIC;
+        CREATE VIEW cron.job AS SELECT 1 AS jobid, 'planted' AS command;
+        GRANT SELECT ON cron.job TO PUBLIC""")
     with open(os.path.join(HERE, "../../test/planted.sql"), encoding="ascii") as file:
         sql(file.read())                # functions that queue_web must not call
     with open(os.path.join(DATA, "pg_hba.conf"), "w", encoding="ascii") as file:
@@ -145,18 +194,18 @@ def setup():
 class Program:
     """queue_web, as its users start it."""
 
-    def __init__(self, directory, *arguments):
+    def __init__(self, directory, *arguments, **environ):
         self.file = os.path.join(directory, "log")
         with open(self.file, "a", encoding="utf8") as log:
             self.process = subprocess.Popen(
                 [sys.executable, os.path.join(HERE, "queue_web"), *arguments], stderr=log,
-                stdout=log)
+                stdout=log, env=os.environ | environ)
         until = time.monotonic() + TIMEOUT
-        while not (found := re.search(r"listening on http://localhost:(\d+)", self.log())):
+        while not (found := re.search(r"listening on (?:http://localhost:(\d+)|unix:)", self.log())):
             if self.process.poll() is not None or time.monotonic() > until:
                 raise SystemExit(f"queue_web did not start: {self.log()}")
             time.sleep(0.05)
-        self.port = int(found[1])
+        self.port = int(found[1] or 0)
 
     def log(self):
         with open(self.file, encoding="utf8") as log:
@@ -180,8 +229,7 @@ class Visitor:
             sent |= {"Origin": f"http://{self.host}",
                      "Content-Type": "application/x-www-form-urlencoded"}
         sent |= {k.replace("_", "-"): v for k, v in headers.items()}
-        connection = http.client.HTTPConnection(self.host, timeout=TIMEOUT,
-                                                source_address=(self.address, 0))
+        connection = self.connection()
         connection.request(method, path, urlencode(form) if form is not None else None,
                            {k: v for k, v in sent.items() if v is not None})
         answer = connection.getresponse()
@@ -195,6 +243,24 @@ class Visitor:
         if self.status == 303 and follow:
             return self.get(self.headers["location"])
         return self.text
+
+    def form(self, action="/do"):
+        """The values of a form of the page."""
+        found = re.search(f'<form method="post" action="[^"]*{action}".*?</form>', self.text, re.S)
+        return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"',
+                               found[0] if found else ""))
+
+    def yes(self, prefix=""):
+        """Answers the question."""
+        return self.ask("POST", prefix + "/do", self.form())
+
+    def words(self):
+        """What the page says, without its HTML."""
+        return " ".join(html.unescape(re.sub("<[^>]+>", " ", self.text)).split())
+
+    def connection(self):
+        return http.client.HTTPConnection(self.host, timeout=TIMEOUT,
+                                          source_address=(self.address, 0))
 
     def get(self, path, **values):
         return self.ask("GET", path + ("?" + urlencode(values) if values else ""))
@@ -210,17 +276,20 @@ class Visitor:
     def do(self, action, **values):
         """Answers "Yes" to the question."""
         self.get("/ask", action=action, **values)
-        form = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', self.text))
-        return self.ask("POST", "/do", form)
+        return self.yes()
 
 
 def load():
-    """The program as a module."""
-    loader = importlib.machinery.SourceFileLoader("queue_web", os.path.join(HERE, "queue_web"))
+    """The program as modules, in this process."""
     sys.dont_write_bytecode = True
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("queue_web", loader))
-    loader.exec_module(module)
-    return module
+    sys.path.insert(0, os.path.join(HERE, "src"))
+    from queue_web import history, reader, server, sessions, settings, show, sweep, web
+
+    for module in (reader, server, web, sweep):
+        if hasattr(module, "log"):
+            module.log = lambda line: None
+    return types.SimpleNamespace(history=history, reader=reader, server=server, sessions=sessions,
+                                 settings=settings, show=show, sweep=sweep, web=web)
 
 
 #
@@ -231,8 +300,8 @@ def test_login(program):
     visitor = Visitor(program.port)
     visitor.get("/")
     equal(visitor.status, 200, "there is a login form")
-    has(visitor.headers["content-security-policy"], "default-src 'none'; style-src 'self'; ",
-        "no script may run")
+    has(visitor.headers["content-security-policy"], "default-src 'none'; style-src 'self'; script-src 'self'; ",
+        "no script may run but ours")
     has(visitor.headers["content-security-policy"], "frame-ancestors 'none'", "nor a frame show it")
     equal([visitor.headers[k] for k in ("x-frame-options", "x-content-type-options",
                                         "cache-control", "referrer-policy")],
@@ -249,10 +318,12 @@ def test_login(program):
         "a role that PostgreSQL trusts without a password is refused")
     visitor.login("stranger", "stranger")
     equal(visitor.status, 200, "a role without privileges logs in")
-    has(visitor.text, "permission denied for ", "and sees what PostgreSQL says")
+    has(visitor.words(), "The role stranger may not see this. It needs ",
+        "and reads a sentence where it sees nothing")
+    report("permission denied" not in visitor.text, "no error of SQL")
     visitor.login("boss", PASSWORD, "//example.org/?")
     equal(visitor.status, 200, "the right password, and no redirection elsewhere")
-    has(visitor.text, "10,006 queues", "leads to the queues")
+    has(visitor.text, "10,007 queues", "leads to the queues")
     report(not set(before.values()) & set(visitor.cookies.values()), "the session has a new cookie")
     logs(program, "login of role 'boss' from 127.0.0.1 failed: ", "the failure is logged")
     for _ in range(7):
@@ -267,18 +338,27 @@ def test_login(program):
 def test_strangers(module, port):
     """What a stranger does who wants to keep others out"""
     stranger = Visitor(port, "127.0.0.2")
-    original, module.LOGINS = module.LOGINS, (5, 3)
+    original, module.settings.LOGINS = module.settings.LOGINS, (5, 3)
     for i in range(4):
         stranger.login(f"guess{i}", "x")
     equal(stranger.status, 429, "too many failed logins from an address")
     visitor = Visitor(port)
     visitor.login("boss", PASSWORD)
     equal(visitor.status, 200, "do not stop another address")
-    module.LOGINS = original
+    for i in range(4):
+        Visitor(port).login("boss", f"guess{i}")
+    new = Visitor(port)
+    new.login("boss", PASSWORD)
+    equal(new.status, 429, "a flood from one's own address stops browsers that are new")
+    visitor.ask("POST", "/logout", {"token": visitor.token()})
+    visitor.login("boss", PASSWORD)
+    equal(visitor.status, 200, "but not one in which the role has logged in before")
+    module.settings.LOGINS = original
+    module.sessions.failures.clear()
 
     # Connections that send nothing, or less than they promise
     with contextlib.ExitStack() as stack:
-        for i in range(2 * module.THREADS):
+        for i in range(2 * module.settings.THREADS):
             idle = stack.enter_context(socket.create_connection(("127.0.0.1", port), TIMEOUT))
             if i % 2:
                 idle.sendall(b"POST /login HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n"
@@ -287,25 +367,26 @@ def test_strangers(module, port):
                              % (port, port))
         visitor = Visitor(port)
         try:
-            visitor.get("/style.css")
+            visitor.get("/static/style.css")
         except OSError as error:
             visitor.status = error
     equal(visitor.status, 200, "idle connections keep nobody out")
 
     environ = {"REMOTE_ADDR": "127.0.0.1", "HTTP_X_FORWARDED_FOR": "192.0.2.1, 192.0.2.2"}
-    equal(module.visitor_address(environ), "127.0.0.1", "the address of a visitor")
-    module.forwarded = True
-    equal(module.visitor_address(environ), "192.0.2.2", "and behind a proxy, with --forwarded")
-    module.forwarded = False
+    equal(module.web.visitor_address(environ), "127.0.0.1", "the address of a visitor")
+    module.settings.site.forwarded = True
+    equal(module.web.visitor_address(environ), "192.0.2.2", "and behind a proxy, with --forwarded")
+    module.settings.site.forwarded = False
 
 
 def test_forged(program, visitor):
-    form = {"action": "purge", "q": "q00001", "id": "", "project": ""}
+    """Forms that come from elsewhere, or say something else, or come twice"""
     visitor.get("/ask", action="purge", q="q00001")
-    token = visitor.token()
+    form, token = visitor.form(), visitor.token()
+    form.pop("token")
     other = Visitor(program.port)
     other.login("owner", "owner")
-    other.get("/ask", action="purge", q="q00001")
+    other.get("/ask", action="pause", q="plain")
     for name, headers, values in (
             ("a form without a token", {}, {}),
             ("a form with the token of another session", {}, {"token": other.token()}),
@@ -319,6 +400,8 @@ def test_forged(program, visitor):
              {"token": token})):
         visitor.ask("POST", "/do", form | values, **headers)
         equal(visitor.status, 403, name)
+    other.ask("POST", "/do", form | {"token": other.token()})
+    equal(other.status, 409, "a question that another session was asked")
     visitor.ask("GET", "/", Host=f"rebound.example.org:{program.port}")
     equal((visitor.status, "q00001" in visitor.text), (403, False), "a foreign Host sees nothing")
     visitor.ask("GET", "/do?" + urlencode(form | {"token": token}))
@@ -338,55 +421,97 @@ def test_forged(program, visitor):
     logs(program, "refused a foreign Host header, from 127.0.0.1", "and the log says so")
     visitor.ask("GET", "/", X_Forwarded_Host="example.org")
     equal(visitor.status, 200, "a proxy's headers change nothing")
-    visitor.ask("POST", "/do", form | {"token": token, "action": "pause"}, follow=False,
+    visitor.get("/ask", action="pause", q="q00001")
+    paused = visitor.form()
+    visitor.ask("POST", "/do", paused | {"q": "q00002", "action": "purge"}, follow=False,
                 X_Forwarded_Host="example.org")
     equal(visitor.headers.get("location"), "/queue?q=q00001", "not even redirections")
-    equal(sql("SELECT queue_resume('q00001')"), True, "the same form with its token works")
+    equal(sql("SELECT total FROM queue_stats('q00002')"), 1,
+          "a form does what was asked, whatever else it says")
+    equal(sql("SELECT queue_resume('q00001')"), True, "that was done")
+    visitor.ask("POST", "/do", paused)
+    equal(visitor.status, 409, "a form that is sent again")
+    has(visitor.words(), "This was answered already", "says so")
+    equal(sql("SELECT paused FROM queue_get('q00001')"), False, "and changes nothing")
 
 
 def test_rights(program):
-    watcher, eater, owner = (Visitor(program.port) for _ in range(3))
+    """Roles that may do little, each page of them"""
+    watcher, eater, owner, stranger = (Visitor(program.port) for _ in range(4))
     watcher.login("watcher", "watcher")
-    has(watcher.text, "10,006 queues", "queue_monitor sees all queues")
+    has(watcher.text, "10,007 queues", "queue_monitor sees all queues")
     watcher.get("/queue", q="html")
-    has(watcher.text, "permission denied for function queue_get", "but no messages")
+    has(watcher.words(), "The role watcher may not see this. It needs membership in ",
+        "but no messages")
     report("buried" not in watcher.text and "onerror" not in watcher.text, "none at all")
     report("Purge…" not in watcher.text, "and is offered nothing")
     watcher.get("/jobs")
-    has(watcher.text, "<td role=\"cell\" data-label=\"Queue name\">work</td>", "it sees what runs")
+    has(watcher.text, "q=work", "it sees what runs")
     watcher.do("purge", q="html")
-    has(watcher.text, "not done: permission denied for function queue_purge", "it cannot purge")
+    has(watcher.words(), "Not done. The role watcher may not do this: it needs to own the queue",
+        "it cannot purge")
     eater.login("eater", "eater")
-    has(eater.text, "This role cannot read queue_status", "queue_consumer sees queues")
+    has(eater.text, "Membership in queue_monitor shows all", "queue_consumer sees queues")
     eater.get("/", find="tml")
     has(eater.text, "/queue?q=html", "finds some of them")
-    eater.get("/queue", q="html")
+    eater.get("/queue", q="html", tab="all")
     has(eater.text, "&lt;script&gt;alert(1)", "and messages")
+    eater.get("/queue", q="html")
     report("Purge…" not in eater.text and "Pause…" not in eater.text, "but is offered no purge")
-    eater.get("/queue", q="narrow")
-    has(eater.text, "permission denied for queue", "not those of a narrowed queue")
+    eater.get("/queue", q="narrow", tab="all")
+    has(eater.words(), "The role eater may not see this. It needs the privilege to claim",
+        "not those of a narrowed queue")
     report("hidden-" not in eater.text, "nothing of them")
     for action in ("purge", "pause"):
         eater.do(action, q="html")
-        has(eater.text, "not done: permission denied for queue", f"it cannot {action}")
+        has(eater.words(), "Not done. The role eater may not do this", f"it cannot {action}")
+    eater.do("cancel", q="narrow", ids=sql("SELECT id FROM queue_messages('narrow', echo => true)"))
+    has(eater.words(), "Not done. The role eater may not do this: it needs the privilege to claim",
+        "nor cancel a message there")
     eater.do("cancel_batch", id=sql("SET ROLE owner; SELECT batch FROM batch_list()"))
-    has(eater.text, "not done: permission denied for batch", "nor cancel a batch of others")
+    has(eater.words(), "Not done. The role eater may not do this: it needs to own the batch",
+        "nor cancel a batch of others")
     equal(sql("SELECT paused FROM queue_get('html')"), False, "all is as it was")
     report(sql("SELECT total FROM queue_stats('html')") > 0, "with its messages")
     watcher.get("/queue", q="narrow")
     report("hidden-" not in watcher.text, "what one role sees is not kept for another")
+    stranger.login("stranger", "stranger")
+    number = sql("SELECT id FROM queue_messages('html', echo => true)")
+    paths = ["/", "/jobs", "/batches", "/schedules", "/queue?q=html", f"/message?q=html&id={number}",
+             "/batch?id=1"] + [f"/queue?q=html&tab={tab}" for tab in (
+                 "all", "free", "waiting", "dead", "finished", "failures", "groups")]
+    seen = {}
+
+    def read(visitor):
+        for path in paths:
+            visitor.get(path)
+            seen[visitor, path] = visitor.status, [w for w in (
+                "permission denied", "42501", "does not exist", "CONTEXT", "LINE 1", "SELECT",
+                "function ") if w in visitor.words()]
+
+    visitors = stranger, watcher, eater
+    threads = [threading.Thread(target=read, args=[visitor]) for visitor in visitors]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for visitor, name in zip(visitors, ("stranger", "watcher", "eater")):
+        equal({path: v for (who, path), v in seen.items() if who is visitor and v != (200, [])}, {},
+              f"{name} reads sentences on every page, and no SQL")
     owner.login("owner", "owner")
-    owner.get("/queue", q="narrow")
+    owner.get("/queue", q="narrow", tab="free")
     has(owner.text, "hidden-body", "its owner sees them")
     owner.get("/", project=HTML)
     has(owner.text, "/queue?project=%3Cscript", "a project whose name is HTML")
     has(owner.text, "q=project-queue", "has a queue")
     owner.get("/jobs")
-    has(owner.text, "3 of 40 &lt;i&gt;note&lt;/i&gt;", "the progress of a job")
+    has(owner.words(), "3 of 40 <i>note</i>", "the progress of a job")
+    has(owner.text, "3 of 40 <bdi>&lt;i&gt;note&lt;/i&gt;", "as text")
     return owner
 
 
-def test_actions(boss, owner):
+def test_queue(boss, owner):
+    """What is done with a queue, and its lists"""
     boss.get("/queue", q="q00002")
     has(boss.text, "Pause…", "queue_admin is offered a pause")
     boss.do("pause", q="q00002")
@@ -395,47 +520,165 @@ def test_actions(boss, owner):
     has(boss.text, "Resume…", "now it can be resumed")
     boss.do("resume", q="q00002")
     equal(sql("SELECT paused FROM queue_get('q00002')"), False, "and is")
-    number = sql("SELECT id FROM queue_messages('q00002', echo => true)")
-    boss.get("/message", q="q00002", id=number)
-    has(boss.text, "Cancel…", "a message can be canceled")
-    boss.do("cancel", q="q00002", id=number)
-    has(boss.text, f"Message {number} of queue q00002: canceled.", "and is")
-    boss.get("/message", q="q00002", id=number)
-    has(boss.text, "There is no such message any more", "it is gone")
-    boss.get("/queue", q="html", tab="dead")
-    has(boss.text, "&lt;h1&gt;buried&lt;/h1&gt;", "dead letters with their errors")
-    has(boss.text, "q=html.dead", "can be redriven")
-    dead = sql("SELECT total FROM queue_stats('html.dead')")
-    boss.do("redrive", q="html.dead")
-    has(boss.text, f"{dead} dead letters of queue html.dead were redriven", "and are")
-    boss.get("/queue", q="html", tab="errors")
-    has(boss.text, "&lt;h1&gt;retried&lt;/h1&gt;", "errors with their texts")
     boss.do("purge", q="q00003")
-    has(boss.text, "Queue q00003 is purged: 1 messages were removed.", "a purge")
+    has(boss.text, "Queue q00003 is purged: 1 message removed.", "a purge")
+    boss.get("/queue", q="html", tab="failures")
+    has(boss.text, "&lt;h1&gt;retried&lt;/h1&gt;", "errors with their texts")
+    boss.get("/queue", q="html")
+    has(boss.words(), "Last failure <h1>", "the last one stands out")
+    boss.get("/schedules")
+    has(boss.words(), "This database has no extension pg_cron.", "no schedules")
+    report("planted" not in boss.text, "but for those of the extension pg_cron")
     boss.get("/queue", q="html", tab="groups")
     has(boss.text, "&lt;img src=x", "groups")
     has(boss.text, "Next page", "and more of them")
-    ids = []
-    page = "/queue?q=html&tab=messages"
-    while page:
-        boss.get(page)
-        ids += re.findall(r"/message\?q=html&amp;id=(\d+)", boss.text)
-        found = re.search(r'<a href="([^"]*)">Next page', boss.text)
-        page = found and found[1].replace("&amp;", "&")
-    equal(len(set(ids)), sql("SELECT total FROM queue_stats('html')"), "pages have all messages")
-    equal(len(set(ids)), len(ids), "once each")
+    equal(len(set(all_ids(boss, "/queue?q=html&tab=all"))),
+          sql("SELECT total FROM queue_stats('html')"), "pages have all messages")
+    boss.get("/queue", q="html", tab="all", find='{"i": 7}')
+    equal(len(set(ids_of(boss))), 1, "a search by body")
+    boss.get("/queue", q="html", tab="all", find="i=7")
+    equal(len(set(ids_of(boss))), 1, "or by name and value")
+    boss.get("/queue", q="html", tab="all", find="[")
+    has(boss.words(), "neither JSON nor", "or a sentence, if it is none")
     owner.get("/batches")
     has(owner.text, "&lt;script&gt;alert(1)", "batches")
-    owner.do("cancel_batch", id=sql("SET ROLE owner; SELECT batch FROM batch_list()"))
-    has(owner.text, "1 members were canceled", "one is canceled")
+    batch = sql("SET ROLE owner; SELECT batch FROM batch_list()")
+    owner.get("/batch", id=batch)
+    has(owner.words(), "0 of 1", "the progress of one")
+    has(owner.text, "/message?q=plain", "and its member")
+    owner.do("cancel_batch", id=batch)
+    has(owner.text, f"Batch {batch}: 1 member canceled", "one is canceled")
     for path, status in (("/queue?q=nope", 404), ("/queue?q=%3Cb%3E", 200),
-                         ("/message?q=a&id=x", 404), ("/?after=99999999", 200), ("/?project=" + "x" * 300, 404),
-                         ("/?find=%00%ff%5B(", 200), ("/nope", 404), ("/ask?action=drop&q=x", 404),
+                         ("/message?q=a&id=x", 404), ("/?after=99999999", 200),
+                         ("/?project=" + "x" * 300, 404), ("/?find=%00%ff%5B(", 200),
+                         ("/nope", 404), ("/ask?action=drop&q=x", 404),
+                         ("/ask?action=cancel&q=x&ids=1&ids=y", 404), ("/static/nope.css", 404),
+                         ("/static/..%2fdata.py", 404), ("/batch?id=999", 200),
                          ("/queue?q=html&after=999999999999999999&tab=groups", 200),
+                         ("/queue?q=html&after=%22&tab=failures", 200),
+                         ("/message?q=html&id=999999999999999999", 200),
                          ("/?path=1&self=2&every=5&auto=1", 200)):
         boss.get(path)
         equal(boss.status, status, f"{path[:40]}: {status}")
-        report("<b>" not in boss.text, "without HTML of it")
+        report("<b>&" not in boss.text and "<b></b>" not in boss.text, "without HTML of it")
+
+
+def ids_of(visitor):
+    return re.findall(r"/message\?q=html&amp;id=(\d+)", visitor.text)
+
+
+def all_ids(visitor, page):
+    ids = []
+    while page:
+        visitor.get(page)
+        ids += ids_of(visitor)
+        found = re.search(r'href="([^"]*)">(?:Next page|Older)', visitor.text)
+        page = found and html.unescape(found[1])
+    return ids
+
+
+def test_fates(boss):
+    """Each state of a message: its page, its list, and the buttons that it allows"""
+    boss.get("/queue", q="fate", tab="all")
+    has(boss.words(), "waits for retry 1 due in 1.1 h", "a retry says when it is due")
+    found = dict((m[1], m[0]) for m in re.findall(
+        r'data-key="(\d+)".*?&quot;n&quot;: &quot;([a-z ]+)&quot;', boss.text, re.S))
+    offered = {"free again": {"bury", "cancel"}, "delayed": {"run_now", "bury", "cancel"},
+               "retried": {"run_now", "bury", "cancel"}, "claimed": {"cancel"},
+               "waiting": {"cancel"}}
+    for name, wanted in offered.items():
+        boss.get("/message", q="fate", id=found[name])
+        equal(set(re.findall(r"/ask\?action=(\w+)", boss.text)), wanted, f"{name}: its buttons")
+    has(boss.text, "/batch?id=", "what waits for a batch names it")
+    boss.get("/message", q="fate", id=found["claimed"])
+    report(re.search(r"claimed until in [\d.]+ min", boss.words()), "a claim's end", boss.words())
+    has(boss.words(), "Group g", "the group")
+    has(boss.words(), 'Headers { "h": 1 }', "and the headers")
+    boss.get("/message", q="fate", id=found["retried"])
+    for wanted in ("Retry now…", "Last error broken once", "Attempt 1", "Due in 1.1 h", "UTC"):
+        has(boss.words(), wanted, f"a retry: {wanted}")
+    boss.do("run_now", q="fate", ids=found["retried"])
+    has(boss.words(), "1 message of queue fate: can be claimed now.", "is retried now")
+    boss.get("/message", q="fate", id=found["retried"])
+    has(boss.words(), "● ready in queue fate", "and is ready")
+    boss.do("run_now", q="fate", ids=found["retried"])
+    has(boss.words(), "0 messages of queue fate", "which it cannot be twice")
+    boss.get("/queue", q="fate", tab="dead")
+    letter = re.search(r"q=fate.dead&amp;id=(\d+)", boss.text)[1]
+    boss.get("/message", q="fate.dead", id=letter)
+    for wanted in ("dead letter in queue fate.dead", "Last error broken for good", "because of buried",
+                   "of queue fate .", "Attempt 1", "Redrive…"):
+        has(boss.words(), wanted, f"a dead letter: {wanted}")
+    origin = re.search(r"/message\?q=fate&amp;id=(\d+)", boss.text)[1]
+    boss.get("/message", q="fate", id=origin)
+    has(boss.words(), f"It became a dead letter: message {letter} of fate.dead", "from its origin, too")
+    boss.do("redrive", q="fate.dead", ids=letter)
+    has(boss.words(), "1 message redriven from queue fate.dead.", "this one is redriven")
+    boss.get("/queue", q="fate", tab="finished")
+    has(boss.words(), '✓ completed', "what is finished")
+    has(boss.words(), '{"sum": 42}', "with its result")
+    done = re.search(r"/message\?q=fate&amp;id=(\d+)\"[^>]*>\d+</a></td>\s*<td[^>]*>[^✕]*?✓", boss.text)[1]
+    boss.get("/message", q="fate", id=done)
+    has(boss.words(), 'Result { "sum": 42 }', "on its page as well")
+    boss.do("cancel", q="fate", ids=found["claimed"])
+    boss.get("/message", q="fate", id=found["claimed"])
+    has(boss.words(), "cancel pending", "a cancel of what is claimed is pending")
+    equal(set(re.findall(r"/ask\?action=(\w+)", boss.text)), set(), "and allows nothing more")
+
+
+def test_all_that_match(boss):
+    """A selection, and all that match, page by page"""
+    boss.get("/queue", q="many", tab="free")
+    ids = re.findall(r'name="ids" value="(\d+)"', boss.text)[:3]
+    boss.get("/ask?" + urlencode({"q": "many", "action": "bury", "ids": ids}, doseq=True))
+    has(boss.words(), "Make 3 messages of queue many dead letters?", "the question counts a selection")
+    boss.ask("POST", "/do", boss.form() | {"text": "buried by hand"})
+    has(boss.words(), "3 messages of queue many: now dead letters.", "which is buried")
+    boss.get("/ask", q="many", action="bury", tab="free", source="many")
+    has(boss.words(), "Choose messages first", "or none was chosen")
+
+    def sweep(wanted, **values):
+        boss.get("/ask", scope="all", source="many", **values)
+        becomes(lambda: boss.get("/sweep") and "counting" not in boss.words(), "it counts")
+        has(boss.words(), wanted, "the question has the number")
+        answer = boss.form()
+        boss.yes()
+        becomes(lambda: boss.get("/sweep") and re.search(": (done|failed)", boss.words()), "it is done")
+        return boss.words(), answer
+
+    words, _ = sweep("Cancel 4,499 messages of queue many?", q="many", action="cancel", tab="free",
+                  find="even=true")
+    has(words, "4,499 messages done.", "all that match are canceled")
+    equal(sql("SELECT total FROM queue_stats('many')"), 4498, "no others")
+    sweep("Make 4,498 messages of queue many dead letters?", q="many", action="bury", tab="free")
+    equal(sql("SELECT total FROM queue_stats('many.dead')"), 4501, "all of a state are buried")
+    boss.get("/queue", q="many", tab="dead")
+    has(boss.text, "Redrive all…", "they can be redriven")
+    equal(len(re.findall(r'name="ids"', boss.text)), 25, "the latest ones are shown first")
+    first = int(re.search(r'name="ids" value="(\d+)"', boss.text)[1])
+    equal(first, sql("SELECT newest_id FROM queue_stats('many.dead')"), "the very latest at the top")
+    equal(len(set(re.findall(r'name="ids" value="(\d+)"', boss.get(html.unescape(re.search(
+        r'href="([^"]*)">Older', boss.text)[1])))) & {str(first)}), 0, "older ones on the next page")
+    words, answer = sweep("Redrive 4,501 messages of queue many.dead?", q="many.dead", action="redrive", tab="dead")
+    has(words, "4,501 messages done.", "all are")
+    equal(sql("SELECT total FROM queue_stats('many')"), 4501, "and are back")
+    boss.ask("POST", "/do", answer)
+    equal(boss.status, 409, "the answer does not count twice")
+
+
+def test_bodies(boss):
+    """Bodies and errors that are long, or run from right to left"""
+    boss.get("/queue", q="odd", tab="all")
+    report(len(boss.text) < 20000, "a list has the beginnings", len(boss.text))
+    long = re.search(r'name="ids" value="(\d+)"', boss.text)[1]
+    boss.get("/message", q="odd", id=long)
+    report(100000 < len(boss.text) < 150000, "a page has much of a body", len(boss.text))
+    has(boss.text, "All of it, as a file", "and a link to all of it")
+    boss.get("/body", q="odd", id=long)
+    equal((len(boss.text), boss.headers["content-type"]),
+          (250002, "application/json; charset=utf-8"), "which has all")
+    has(boss.headers["content-disposition"], "attachment", "and is no page")
+    has(boss.headers["content-security-policy"], "default-src 'none'", "that could do anything")
 
 
 def restart(*options):
@@ -488,11 +731,13 @@ def test_lost(program, boss, owner):
     has(owner.text, "Your session has ended", "before a change the password is checked again")
     equal(sql("SELECT paused FROM queue_get('plain')"), False, "which does not happen")
 
+    boss.get("/ask", action="pause", q="plain")
+    asked = boss.form()
     restart("stop", "-m", "fast")
     boss.get("/batches")
     equal(boss.status, 503, "PostgreSQL is stopped: the page says so")
     has(boss.text, "PostgreSQL does not answer", "in words")
-    boss.do("pause", q="plain")
+    boss.ask("POST", "/do", asked)
     equal(boss.status, 503, "no change, either")
     boss.login("boss", PASSWORD)
     equal(boss.status, 403, "no login")
@@ -507,7 +752,7 @@ def test_lost(program, boss, owner):
 def test_reads(module, port, seconds):
     """Many viewers at once, of one role."""
     rounds, keys = [], []
-    original = module.Reader.round
+    original = module.reader.Reader.round
 
     def counted(reader, wanted):
         if wanted:
@@ -515,7 +760,7 @@ def test_reads(module, port, seconds):
             keys.append(len(wanted))
         return original(reader, wanted)
 
-    module.Reader.round = counted
+    module.reader.Reader.round = counted
     viewers = [Visitor(port) for _ in range(20)]
     for viewer in viewers:
         viewer.login("boss", PASSWORD)
@@ -536,12 +781,13 @@ def test_reads(module, port, seconds):
         thread.start()
     for thread in threads:
         thread.join()
-    module.Reader.round = original
+    module.reader.Reader.round = original
     equal(set(pages), {200}, "twenty viewers see their pages")
     gaps = [b - a for a, b in zip(rounds, rounds[1:])]
-    report(gaps and min(gaps) >= module.ROUND * 0.99, "rounds of reads are a second apart",
+    report(gaps and min(gaps) >= module.settings.ROUND * 0.99, "rounds of reads are a second apart",
            f"{min(gaps or [0])}")
-    report(max(keys) <= 11, "and read what twenty viewers want once", max(keys))
+    # ten queues, and three things for the page of all queues
+    report(max(keys) <= 13, "and read what twenty viewers want once", max(keys))
 
 
 def cpu_of(pid):
@@ -592,7 +838,7 @@ def test_idle(module, port):
     visitor.get("/jobs")
     pid = sql("SELECT pid FROM pg_stat_activity WHERE usename = 'eater' "
               "AND application_name = 'queue_web' ORDER BY backend_start DESC LIMIT 1")
-    module.IDLE = 3
+    module.settings.IDLE = 3
     until = time.monotonic() + TIMEOUT
     while "Log out" in visitor.text and time.monotonic() < until:
         visitor.get("/", auto=1)
@@ -600,14 +846,14 @@ def test_idle(module, port):
     report("Log out" not in visitor.text, "a page that refreshes itself does not keep a session")
     becomes(lambda: not sql("SELECT count(*) FROM pg_stat_activity WHERE pid = %s", pid),
             "its connection is closed")
-    module.IDLE = 1800
-    original, module.SESSIONS = module.SESSIONS, 3
+    module.settings.IDLE = 1800
+    original, module.settings.SESSIONS = module.settings.SESSIONS, 3
     visitors = [Visitor(port) for _ in range(5)]
     for visitor in visitors:
         visitor.login("eater", "eater")
     equal(["Log out" in visitor.get("/ask?action=pause&q=x") for visitor in visitors],
           [False, False, True, True, True], "a role has so many sessions, the latest ones")
-    module.SESSIONS = original
+    module.settings.SESSIONS = original
 
 
 def test_elsewhere(directory):
@@ -615,6 +861,9 @@ def test_elsewhere(directory):
             ([SERVER + " user=boss"], "neither role nor password"),
             ([SERVER + " password=x"], "neither role nor password"),
             ([], "name the database"), (["--listen", "0.0.0.0:1", SERVER], "--origin"),
+            (["--proxy-login", "boss", SERVER], "--proxy-login needs --role"),
+            (["--proxy-login", "boss", "--role", "x", SERVER], "everyone could say who they are"),
+            (["--listen", "unix:/x", SERVER], "needs --origin"), (["--prefix", "x/", SERVER], "--prefix"),
             (["host=", "extra", "x"], "unrecognized arguments"), (["nonsense"], "nonsense")):
         done = subprocess.run([sys.executable, os.path.join(HERE, "queue_web"), *arguments],
                               capture_output=True, text=True, timeout=TIMEOUT, check=False)
@@ -627,6 +876,123 @@ def test_elsewhere(directory):
     visitor.login("boss", PASSWORD)
     has(visitor.text, "no extension &quot;queue&quot;", "a database without the extension")
     program.stop()
+
+
+def test_history(module):
+    """The numbers for the plots: their size, and what they say"""
+    history, now = module.history, [1e9]
+    kept = history.History(clock=lambda: now[0])
+    rows = [{"project": "", "name": f"queue-{i:05d}", "ready": i, "oldest_ready_age": i,
+             "pushed": 0, "completed": 0} for i in range(10000)]
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(2):
+        kept.keep(rows, complete=True)
+        now[0] += 2400                      # a point of each span
+    size = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    equal([len(ring.pages) > 0 for ring in kept.rings.values()], [True] * 3, "all spans are kept")
+    report(size <= 10e6, "of 10,000 queues in at most 10 MB", size)
+    print(f"# history of 10,000 queues: {size / 1e6:.1f} MB", flush=True)
+
+    kept, now[0] = history.History(clock=lambda: now[0]), 1e9
+    row = {"project": "", "name": "q", "ready": 5, "oldest_ready_age": 7, "pushed": 0, "completed": 0}
+    for i in range(8640):                   # a day
+        kept.keep([row | {"pushed": 20 * i, "completed": 10 * i, "ready": 5 + (i == 8000)}],
+                  complete=True)
+        now[0] += 10
+    for span, (_, points) in history.SPANS.items():
+        ready, pushed, done = ([v for _, v in kept.points("", "q", c, span)] for c in (0, 2, 3))
+        equal((len(ready), ready[-1], round(pushed[-1], 2), round(done[-1], 2)),
+              (points, 5, 2, 1), f"a day of numbers: {span}")
+    report(6 in [v for _, v in kept.points("", "q", 0, "1d")], "what was more for a moment is kept")
+    equal(max(abs(history.decode(history.encode(n), 0) - n) for n in range(1900)), 0,
+          "small numbers are exact")
+    report(all(abs(history.decode(history.encode(n), 0) / n - 1) < 0.001 for n in
+               (10 ** i for i in range(12))), "large ones nearly")
+    kept.keep([], complete=True)
+    equal(kept.points("", "q", 0), [], "a queue that is dropped is forgotten")
+    clocks = module.show
+    equal(clocks.clock("2026-11-29T22:07:12.1+05:30"), "2026-11-29 22:07:12 +05:30", "times have a zone")
+
+
+class SocketVisitor(Visitor):
+    """One who comes through a Unix socket."""
+
+    def __init__(self, path, host):
+        super().__init__(0)
+        self.host, self.path = host, path
+
+    def connection(self):
+        connection = http.client.HTTPConnection("localhost", timeout=TIMEOUT)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.connect(self.path)
+        return connection
+
+
+def test_proxy(directory):
+    """Behind a proxy that says who the visitor is, mounted under a path"""
+    where = os.path.join(directory, "proxy")
+    os.mkdir(where)
+    files = {"passwords": "*:*:*:doorman:doorman\n", "secret": "a shared secret of the two"}
+    for name, text in files.items():
+        with open(os.path.join(where, name), "w", encoding="ascii") as file:
+            file.write(text)
+        os.chmod(file.name, 0o600)
+    program = Program(where, "--listen", "127.0.0.1:0", "--prefix", "/some/queues", "--role",
+                      "doorman", "--proxy-login", "eater,owner,chief", "--proxy-secret",
+                      os.path.join(where, "secret"), SERVER, PGPASSFILE=os.path.join(where, "passwords"))
+    secret = {"X_Queue_Web_Secret": files["secret"]}
+    visitor = Visitor(program.port)
+    for name, headers, status in (
+            ("without the secret", {"X_Remote_User": "eater"}, 403),
+            ("with a wrong secret", {"X_Remote_User": "eater", "X_Queue_Web_Secret": "x"}, 403),
+            ("without a role", secret, 403),
+            ("a role that is not on the list", secret | {"X_Remote_User": "boss"}, 403),
+            ("a role that its own cannot become", secret | {"X_Remote_User": "owner"}, 403),
+            ("a superuser", secret | {"X_Remote_User": "chief"}, 403),
+            ("a role on the list", secret | {"X_Remote_User": "eater"}, 200)):
+        visitor.ask("GET", "/some/queues/", **headers)
+        equal(visitor.status, status, f"proxy: {name}")
+        report(("q00001" in visitor.text) == (status == 200), "and what it sees")
+    has(visitor.words(), "Role eater", "its pages name the role")
+    report("Log out" not in visitor.text, "it cannot log out")
+    links = re.findall(r'(?:href|src|action)="([^"]+)"', visitor.text)
+    equal([v for v in links if not v.startswith(("/some/queues/", "#", "data:"))], [],
+          "all addresses are below the path")
+    has(visitor.headers.get("set-cookie", "Path=/some/queues/"), "Path=/some/queues/", "the cookie, too")
+    headers = secret | {"X_Remote_User": "eater"}
+    visitor.ask("GET", "/some/queues/ask?action=cancel&q=html&ids=1", **headers)
+    form = visitor.form()
+    visitor.ask("POST", "/some/queues/do", form, **secret | {"X_Remote_User": "owner"})
+    equal(visitor.status, 403, "a form of another role's session")
+    visitor.ask("POST", "/some/queues/do", form, follow=False, **headers)
+    equal((visitor.status, visitor.headers["location"]), (303, "/some/queues/queue?q=html"),
+          "a change")
+    visitor.ask("GET", "/some/queues", **headers)
+    equal(visitor.status, 200, "the path without a / at its end")
+    visitor.ask("GET", "/", **headers)
+    equal(visitor.status, 403, "nothing is elsewhere")
+    visitor.ask("POST", "/some/queues/login", {"token": "x", "user": "eater", "password": "eater"},
+                **headers)
+    equal(visitor.status, 403, "nobody logs in with a password")
+    becomes(lambda: sql("SELECT count(*) = 2 FROM pg_stat_activity WHERE usename = 'doorman'"),
+            "its own role keeps the numbers for the plots")
+    program.stop()
+
+    path = os.path.join(where, "socket")
+    program = Program(where, "--listen", f"unix:{path}", "--origin", "https://queues.example.org",
+                      "--role", "doorman", "--proxy-login", "eater", SERVER,
+                      PGPASSFILE=os.path.join(where, "passwords"))
+    becomes(lambda: os.path.exists(path), "a Unix socket")
+    equal(os.stat(path).st_mode & 0o777, 0o660, "for its owner and group")
+    visitor = SocketVisitor(path, "queues.example.org")
+    visitor.ask("GET", "/", X_Remote_User="eater", Host="queues.example.org")
+    has(visitor.words(), "Role eater", "the role that the proxy names there")
+    has(visitor.headers["set-cookie"], "__Host-queue_web", "the cookie is for https alone")
+    program.stop()
+    report(files["secret"] not in program.log() and "Traceback" not in program.log(),
+           "its log is clean", program.log())
 
 
 def test_secrets(program, visitors):
@@ -718,14 +1084,14 @@ class Browser:
             if (innerWidth !== arguments[0] || document.documentElement.scrollWidth > innerWidth)
                 wrong.push('width ' + document.documentElement.scrollWidth);
             for (const e of document.querySelectorAll(
-                    'script, iframe, object, embed, img, b, i, [onerror], [style]'))
+                    'script:not([src$="/static/page.js"]), iframe, object, embed, img, i, [onerror], [style]'))
                 wrong.push(e.outerHTML);
             for (const e of document.querySelectorAll('input:not([type=hidden]), select, button'))
                 if (!e.textContent.trim() && !e.labels.length || e.type !== 'hidden' &&
                         e.tagName !== 'BUTTON' && !e.labels.length)
                     wrong.push('no label: ' + e.outerHTML);
             for (const e of document.querySelectorAll('svg'))
-                if (e.getAttribute('role') !== 'img' || !e.getAttribute('aria-label'))
+                if (!['img', 'slider'].includes(e.getAttribute('role')) || !e.getAttribute('aria-label'))
                     wrong.push('no words: ' + e.outerHTML);
             if (!document.documentElement.lang || document.querySelectorAll('h1').length !== 1 ||
                     document.querySelectorAll('main').length !== 1)
@@ -749,47 +1115,89 @@ class Browser:
             }
             return wrong.slice(0, 5)""", width)
         report(not wrong, f"{name}, width {width}", wrong)
+        if AXE:
+            found = self.driver.execute_cdp_cmd("Runtime.evaluate", {
+                "expression": AXE + """; axe.run(document, {runOnly: ["wcag2a", "wcag2aa",
+                    "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}).then(r => JSON.stringify(
+                    r.violations.map(v => [v.id, v.nodes[0].html, v.nodes[0].failureSummary])))""",
+                "awaitPromise": True, "returnByValue": True})["result"].get("value")
+            equal(found, "[]", f"axe finds nothing: {name}, width {width}")
 
     def console(self):
         return [e["message"] for e in self.driver.get_log("browser")
                 if e["level"] in ("SEVERE", "WARNING")]
 
 
+def log_in(browser, program, user="boss", password=PASSWORD):
+    from selenium.webdriver.common.keys import Keys
+
+    browser.driver.delete_all_cookies()
+    browser.driver.get(f"http://127.0.0.1:{program.port}/")
+    browser.tab_to("user")
+    browser.press(user, Keys.TAB, password)
+    browser.enter("Log in")
+    has(browser.driver.title, "Queues", f"{user} logs in with the keyboard")
+
+
 def test_browser(browser, program, width, scheme):
+    """Every page in one width and scheme, with the keyboard alone"""
     from selenium.webdriver.common.keys import Keys
 
     base = f"http://127.0.0.1:{program.port}"
-    browser.driver.delete_all_cookies()
     browser.size(width, scheme)
+    browser.driver.delete_all_cookies()
     browser.driver.get(base + "/")
     browser.examine("the login form", width)
-    browser.tab_to("user")
-    browser.press("boss", Keys.TAB, PASSWORD)
-    browser.enter("Log in")
-    has(browser.driver.title, "Queues", f"a login with the keyboard, width {width}")
+    log_in(browser, program)
     browser.examine("the queues", width)
     report(not browser.run("return document.cookie"), "no script could read the cookie")
+    where = browser.run("return document.getElementById('where').innerText")
+    report(all(w in where for w in ("postgres", "PostgreSQL 1", "boss")),
+           "database, server and role are named", where)
+    if width < 500:
+        rows = browser.run("""return [...document.querySelectorAll('.list tbody tr')].map(
+            e => e.getBoundingClientRect().height)""")
+        report(len(rows) == 50 and max(rows) <= 75, "ten queues are on a screen of a phone", rows)
     browser.tab_to("find")
     browser.press("tml")
     browser.enter("Show")
-    has(browser.text(), "2 queues", "a filter")
-    browser.enter("html")
+    has(browser.text(), "1 queue", "a filter")
+    has(browser.text(), "html.dead", "with its dead letters beside it")
+    browser.enter("/queue?q=html")
+    browser.examine("a queue", width)
+    browser.enter("All")
     browser.examine("messages that are HTML", width)
-    has(browser.text(), "<script>alert(1)</script>", "are shown as text")
+    has(browser.run("return document.body.textContent"), "<script>alert(1)</script>", "are text")
+    if width < 500:
+        rows = browser.run("""return [...document.querySelectorAll('.list tbody tr')].map(
+            e => e.getBoundingClientRect().height)""")
+        report(len(rows) == 25 and max(rows) <= 75, "ten messages are on a screen of a phone", rows)
     if browser.tab_to("no such element", 20):
         report(False, "tab_to fails")
     browser.run("document.activeElement.blur()")
-    summary = browser.run("return document.querySelector('td summary').textContent.trim()")
-    browser.tab_to(summary)
-    browser.press(Keys.ENTER)
-    report(browser.run("return document.querySelector('td details').open"),
-           "the keyboard opens a long body")
-    for label in ("Groups", "Dead letters", "Errors"):
-        browser.enter(label)
-        browser.examine(f"{label} that are HTML", width)
-    for label in ("Jobs", "Batches", "Queues"):
+    for tab, wanted in (("Groups", "<img src=x"), ("Failures", "<h1>"), ("Dead letters", "<h1>"),
+                        ("Finished", "keeps no history"), ("Delayed", "waits for retry")):
+        browser.driver.get(f"{base}/queue?q=html")
+        browser.enter("/queue?q=html&tab=" + tab.lower().replace(" letters", ""))
+        has(browser.run("return document.body.textContent"), wanted, f"{tab} are text")
+        browser.examine(f"{tab} that are HTML", width)
+    browser.enter(browser.run("return document.querySelector('.list .first a').textContent"))
+    browser.examine("a message", width)
+    for label in ("Jobs", "Batches", "Schedules", "Queues"):
         browser.enter(label)
         browser.examine(label, width)
+    for name, path in (("a long body", "/queue?q=odd&tab=all"), ("a search", "/queue?q=fate&tab=all&find=n%3Ddelayed"),
+                       ("finished jobs", "/queue?q=fate&tab=finished"), ("a wrong search", "/queue?q=fate&tab=all&find=%5B"),
+                       ("nothing", "/queue?q=nope"), ("a message that is gone", "/message?q=odd&id=1")):
+        browser.driver.get(base + path)
+        browser.examine(name, width)
+        if name == "a long body":
+            browser.enter(browser.run("return document.querySelector('.list .first a').textContent"))
+            browser.examine("a body of 256 kB", width)
+            browser.driver.back()
+            browser.enter(browser.run("return document.querySelectorAll('.list .first a')[1].textContent"))
+            browser.examine("a body that runs from right to left", width)
+    browser.driver.get(base + "/")
     browser.enter("Next page")
     browser.enter("/queue?q=q00060")
     browser.enter("Purge…")
@@ -798,20 +1206,112 @@ def test_browser(browser, program, width, scheme):
     browser.enter("No, go back")
     equal(sql("SELECT total FROM queue_stats('q00060')"), 1, "the answer was no")
     browser.enter("Purge…")
-    browser.enter("Yes")
-    has(browser.text(), "Queue q00060 is purged: 1 messages were removed.", "the answer was yes")
+    browser.enter("Yes: Purge")
+    has(browser.text(), "Queue q00060 is purged: 1 message removed.", "the answer was yes")
     equal(sql("SELECT total FROM queue_stats('q00060')"), 0, "it is purged")
     sql("SELECT queue_push('q00060', '1'::jsonb)")
-    browser.enter("Refresh every 5 seconds")
-    until = time.monotonic() + TIMEOUT
-    while "auto=1" not in browser.driver.current_url and time.monotonic() < until:
-        time.sleep(0.2)
-    has(browser.driver.current_url, "auto=1", "the page refreshes itself")
-    browser.enter("Stop refreshing")
-    report("every" not in browser.driver.current_url, "until it is told not to")
-    equal(browser.console(), [], "the console has no errors")
+    test_refresh(browser, base)
+    equal([e for e in browser.console() if "404" not in e], [], "the console has no errors")
     equal([o for o in browser.outlines if o[0] == "none" or o[1] == "0px"], [],
           "one sees where the focus is")
+
+
+def test_refresh(browser, base):
+    """A page that is read again keeps what a person has done there"""
+    from selenium.webdriver.common.keys import Keys
+
+    browser.driver.get(base + "/queue?q=q00061")
+    browser.run("document.getElementById('metadata').open = true")
+    browser.run("document.querySelector('#metadata summary').focus(); scrollTo(0, 100)")
+    before = browser.run("return [scrollY, document.getElementById('read').textContent]")
+    sql("SELECT queue_push('q00061', '1'::jsonb)")
+    becomes(lambda: browser.run("return [...document.querySelectorAll('.numbers dd')]"
+                                ".map(e => e.innerText.trim())[2]") == "2",
+            "the page shows a new number by itself")
+    sql("SELECT queue_pop('q00061')")
+    report(browser.run("return document.getElementById('metadata').open"), "what was open stays open")
+    equal(browser.run("return document.activeElement.textContent"), "Settings of the queue",
+          "the focus stays")
+    equal(browser.run("return scrollY"), before[0], "and the page stays where it was")
+    becomes(lambda: browser.run("return document.querySelectorAll('.plot .point').length") >= 1,
+            "a plot has a point")
+    browser.run("document.querySelector('.plot svg').focus()")
+    browser.press(Keys.HOME)
+    has(browser.run("return document.querySelector('.plot svg').getAttribute('aria-valuetext')"),
+        "UTC: ", "the keyboard reads values of a plot")
+    browser.driver.get(base + "/queue?q=many&tab=free")
+    browser.run("document.querySelector('[name=ids]').click()")
+    read = browser.run("return document.getElementById('read').textContent")
+    becomes(lambda: browser.run("return document.getElementById('read').textContent") != read,
+            "a list is read again")
+    report(browser.run("return document.querySelector('[name=ids]').checked"), "what was ticked stays")
+    browser.run("document.querySelector('#live button').click()")
+    has(browser.text(), "Refresh goes on", "it can be stopped")
+    browser.run("document.querySelector('#live button').click()")
+
+
+def test_clicks(browser, program):
+    """From the first page: the failing queue, its error, retry one, redrive the rest"""
+    base = f"http://127.0.0.1:{program.port}"
+    sql("SELECT count(messages_bury('many'::text, (SELECT array_agg(id) FROM (SELECT id FROM "
+        "queue_browse('many'::text, 'free'::text, NULL::jsonb, NULL::bigint, 40)) AS b), 'SMTP: 450'::text))")
+    browser.size(1280, "light")
+    log_in(browser, program)
+    until = time.monotonic() + TIMEOUT
+    while "many" not in browser.run("return document.querySelector('.needs')?.innerText || ''"):
+        if time.monotonic() > until:
+            break
+        browser.driver.get(base + "/")
+    clicks = []
+
+    def click(selector, text=""):
+        browser.run("window.old = true; [...document.querySelectorAll(arguments[0])].find("
+                    "e => e.textContent.includes(arguments[1])).click()", selector, text)
+        clicks.append(text)
+        becomes(lambda: browser.run("return !window.old && document.readyState === 'complete'"),
+                f"a click: {text}")
+
+    click(".needs a", "many")
+    has(browser.text(), "SMTP: 450", "the error is seen")
+    click(".act a", "Redrive")
+    click("button", "Yes")
+    has(browser.text(), "1 message redriven", "one is retried")
+    click(".buttons a", "Redrive all")
+    becomes(lambda: "Redrive 39 messages" in browser.text(), "the question says how many")
+    click("button", "Yes")
+    becomes(lambda: "39 messages done" in browser.text(), "the rest is redriven")
+    report(len(clicks) <= 6, f"{len(clicks)} clicks")
+
+
+def test_without_script(browser, program):
+    """The same without JavaScript"""
+    browser.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    base = f"http://127.0.0.1:{program.port}"
+    browser.size(1280, "light")
+    browser.driver.delete_all_cookies()
+    browser.driver.get(base + "/")
+
+    def submit(selector, **values):
+        for name, value in values.items():
+            browser.driver.find_element("css selector", f"[name={name}]").send_keys(value)
+        browser.driver.find_element("css selector", selector).click()
+
+    submit("button", user="boss", password=PASSWORD)
+    has(browser.driver.title, "Queues", "without JavaScript: a login")
+    browser.driver.get(base + "/queue?q=many&tab=free")
+    has(browser.driver.page_source, ">every 5 seconds</a>", "a page can be read again by itself")
+    browser.driver.find_element("css selector", "[name=ids]").click()
+    submit("[name=action][value=bury]")
+    submit(".card button", text="by hand")
+    has(browser.driver.page_source, "1 message of queue many: now dead letters.", "a selection")
+    browser.driver.get(base + "/queue?q=many&tab=dead")
+    submit(".buttons a.main")
+    becomes(lambda: "Redrive 1 message of" in browser.driver.page_source, "all that match: counted")
+    submit(".card button")
+    becomes(lambda: "1 message done." in browser.driver.page_source, "and done")
+    browser.driver.get(base + "/queue?q=q00060")
+    has(browser.driver.page_source, "These numbers as a table", "plots have a table")
+    browser.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
 
 def test_attacker(browser, program):
@@ -820,8 +1320,7 @@ def test_attacker(browser, program):
     token = "0" * 64
     page = (f'<form id=f method=post action="{base}/do">'
             + "".join(f'<input name="{k}" value="{v}">' for k, v in (
-                ("token", token), ("action", "purge"), ("q", "q00005"), ("id", ""),
-                ("project", ""))) + f'</form><iframe id=i src="{base}/"></iframe>')
+                ("token", token), ("key", "x"))) + f'</form><iframe id=i src="{base}/"></iframe>')
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -853,6 +1352,9 @@ def test_pages(directory, program):
     try:
         test_browser(browser, program, 360, "light")
         test_browser(browser, program, 1280, "dark")
+        test_browser(browser, program, 1920, "light")
+        test_clicks(browser, program)
+        test_without_script(browser, program)
         test_attacker(browser, program)
     finally:
         browser.driver.quit()
@@ -867,23 +1369,23 @@ def test_demo(directory):
     passwords = dict(re.findall(r"log in as (\w+), password (\S+)", program.log()))
     guest, visitor = Visitor(program.port), Visitor(program.port)
     guest.login("guest", passwords["guest"])
-    has(guest.text, "q=mail.dead", "it has queues")
+    has(guest.text, "q=mail&amp;tab=dead", "it has queues")
     visitor.login("demo", passwords["demo"])
 
-    def pushed():
-        return int(re.search(r"<dt>Pushed</dt><dd>([0-9,]+)",
-                             visitor.get("/queue", q="mail"))[1].replace(",", ""))
+    def completed():
+        visitor.get("/queue", q="mail")
+        return int(re.search(r"Completed ([0-9,]+)", visitor.words())[1].replace(",", ""))
 
-    first = pushed()
-    becomes(lambda: pushed() > first, "which change")
+    first = completed()
+    becomes(lambda: completed() > first, "which change")
     where, = set(glob.glob("/tmp/queue_web.*")) - before
     with psycopg.connect(host=where, port=5432, dbname="postgres", user="demo",
                          password=passwords["demo"]) as db:
         db.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                    "WHERE query ~ 'demo_tick' AND pid <> pg_backend_pid()")
     becomes(lambda: "the load has lost its connection" in program.log(), "the load is cut off")
-    first = pushed()
-    becomes(lambda: pushed() > first, "and goes on")
+    first = completed()
+    becomes(lambda: completed() > first, "and goes on")
     if LONG:
         time.sleep(150)
         browser = Browser(directory)
@@ -891,9 +1393,11 @@ def test_demo(directory):
             browser.driver.get(f"http://127.0.0.1:{program.port}/")
             browser.driver.add_cookie({"name": next(iter(visitor.cookies)),
                                        "value": next(iter(visitor.cookies.values()))})
+            visitor.get("/queue", q="mail", tab="dead")
+            dead = re.findall(r'href="(/message[^"]*)"', visitor.text.replace("&amp;", "&"))
             for width, path, name in ((1280, "/", "web-queues"),
                                       (360, "/queue?q=mail", "web-queue"),
-                                      (1280, "/queue?q=mail&tab=dead", "web-dead")):
+                                      (1280, dead[0], "web-dead")):
                 browser.size(width, "light", 640)
                 browser.driver.get(f"http://127.0.0.1:{program.port}{path}")
                 browser.driver.save_screenshot(os.path.join(
@@ -918,16 +1422,20 @@ def main():
             return
         test_elsewhere(directory)
         test_demo(directory)
+        test_proxy(directory)
         program = Program(directory, "--listen", "127.0.0.1:0", SERVER)
         module = load()
-        module.log = lambda line: None
-        server = module.make_server(SERVER, "127.0.0.1", 0)
+        server = module.server.make_server(SERVER, "127.0.0.1", 0)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
+            test_history(module)
             boss = test_login(program)
             test_forged(program, boss)
             owner = test_rights(program)
-            test_actions(boss, owner)
+            test_queue(boss, owner)
+            test_fates(boss)
+            test_all_that_match(boss)
+            test_bodies(boss)
             test_strangers(module, server.server_port)
             test_reads(module, server.server_port, 5)
             if LONG:

@@ -204,7 +204,7 @@ become_worker(Oid database)
 	 * the ring.
 	 */
 	database_map_missing(state, DT_NOBEGIN);
-	depth_lose_mine();
+	depth_lose();
 	pg_atomic_write_u64(&state->ring.due, 0);
 	return true;
 }
@@ -544,7 +544,7 @@ static void
 do_tasks(void)
 {
 	static void (*const tasks[]) (void) = {
-		counts_recount, batches_round, due_queues, counts_round,
+		recount_round, batches_round, due_queues, counts_round,
 		recycle_segments, forget_rates, forget_keys, turn_history
 	};
 

@@ -1,21 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * worker_counts.c
- *	  The worker's tasks for counters and depths.
+ *	  The worker's tasks for what transactions have counted.
  *
  * NOTES
  *	  The worker
  *
- *	  1. returns what prepared transactions have changed, when they have ended
- *	  (prepared.c);
+ *	  1. returns what prepared transactions have changed, when they have ended,
+ *	  and what others have left to it (prepared.c);
  *
- *	  2. counts the messages of all queues when it starts, and when changes of
- *	  depths were lost (recount.c), in steps;
- *
- *	  3. moves the counts of events from shared memory to their table
+ *	  2. moves the counts of events from shared memory to their table
  *	  (counters.c);
  *
- *	  4. logs that messages were lost, and that there is no room for all
+ *	  3. logs that messages were lost, and that there is no room for all
  *	  queues.
  *
  * src/bgworker/worker_counts.c
@@ -24,7 +21,6 @@
  */
 #include "postgres.h"
 
-#include "access/twophase.h"
 #include "miscadmin.h"
 #include "utils/timestamp.h"
 
@@ -32,9 +28,7 @@
 #include "map/lanes_table.h"
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
-#include "shmem/depth_state.h"
 #include "stats/counters.h"
-#include "stats/recount.h"
 #include "storage/counts.h"
 #include "storage/prepared.h"
 #include "util/clock.h"
@@ -43,11 +37,6 @@
 #define COUNTERS_AT_ONCE	64	/* queues whose counters one step writes */
 #define PREPARED_PAUSE	(USECS_PER_SEC / 2) /* between looks for prepared
 											 * transactions that have ended */
-#define RECOUNT_SHARE	20		/* least pause between recounts, in times of
-								 * what the last one took, */
-#define RECOUNT_PAUSE	(10 * USECS_PER_SEC)	/* and this at least */
-#define RECOUNT_SLICE	(USECS_PER_SEC / 50)	/* then other tasks have their
-												 * turn */
 #define LOST_PAUSE	(60 * USECS_PER_SEC)	/* between log lines about lost
 											 * messages */
 #define ROOM_PAUSE	(INT64CONST(3600) * USECS_PER_SEC)	/* between those about
@@ -57,7 +46,6 @@
 
 /* When to do that again, by the monotonic clock */
 static int64 next_prepared = 0;
-static int64 next_recount = 0;
 static int64 next_write = 0;
 
 /* Messages that have expired unclaimed and were not logged yet */
@@ -66,12 +54,7 @@ static int64 next_lost_log = 0; /* by the monotonic clock */
 
 static int64 next_room_log = 0; /* by the monotonic clock */
 
-/* When the recount that is under way has begun, by the monotonic clock */
-static int64 recount_began;
-
 static bool prepared_step(void *arg);
-static bool begin_recount(void);
-static bool count_step(void *arg);
 static bool counters_step(void *arg);
 static void write_counters(void);
 static void log_lost_messages(void);
@@ -94,69 +77,11 @@ prepared_step(void *arg)
 void
 counts_take_prepared(void)
 {
-	if (max_prepared_xacts == 0 || clock_monotonic() < next_prepared ||
+	if (prepared_is_idle() || clock_monotonic() < next_prepared ||
 		task_postponed_for(POSTPONE_PREPARED, 0) > 0)
 		return;
 	(void) task_step_or_postpone(POSTPONE_PREPARED, 0, prepared_step, NULL);
 	next_prepared = clock_monotonic() + PREPARED_PAUSE;
-}
-
-/* --- Recounts --- */
-
-/*
- * Begin to count all messages, if that is needed, and not too soon after the
- * last time.
- */
-static bool
-begin_recount(void)
-{
-	if (!depth_is_lost() || clock_monotonic() < next_recount ||
-		task_postponed_for(POSTPONE_RECOUNT, 0) > 0)
-		return false;
-
-	/*
-	 * The first call of a worker may lose the depths.  After the recount has
-	 * begun that would make another one necessary.
-	 */
-	counts_take_prepared();
-	if (!recount_begin())
-		return false;
-	recount_began = clock_monotonic();
-	return true;
-}
-
-static bool
-count_step(void *arg)
-{
-	return recount_step();
-}
-
-/* Count some messages, if all have to be counted. */
-void
-counts_recount(void)
-{
-	int64		until = clock_monotonic() + RECOUNT_SLICE;
-	TaskResult	result = TASK_MORE;
-
-	worker.is_counting = worker.is_counting || begin_recount();
-	while (worker.is_counting && result == TASK_MORE &&
-		   clock_monotonic() < until && !task_must_end())
-	{
-		result = task_step_or_postpone(POSTPONE_RECOUNT, 0, count_step, NULL);
-		worker_do_urgent(false);
-	}
-	if (result == TASK_MORE)
-		return;
-
-	/* The depths are known only when the last step has committed. */
-	if (result == TASK_DONE)
-	{
-		depth_end_recount();
-		next_recount = clock_monotonic();
-		next_recount += Max(RECOUNT_PAUSE,
-							RECOUNT_SHARE * (next_recount - recount_began));
-	}
-	worker.is_counting = false;
 }
 
 /* --- Counters --- */
@@ -256,10 +181,7 @@ counts_round(void)
 	write_counters();
 	log_lost_messages();
 	log_no_room();
-	if (depth_is_lost())
-		database_wake(GetCurrentTimestamp() +
-					  Max(next_recount - clock_monotonic(),
-						  task_postponed_for(POSTPONE_RECOUNT, 0)), false);
+	recount_wake();
 }
 
 /*

@@ -333,11 +333,10 @@ static TimestampTz
 queue_scan_due(void)
 {
 	DatabaseState *state = worker.state;
-	uint64		generation;
 
 	if (pg_atomic_read_u64(&state->maps_missing) !=
 		pg_atomic_read_u64(&state->maps_restored) &&
-		depth_is_known(&generation))
+		depth_known() != 0)
 		return DT_NOBEGIN;
 	return (TimestampTz) pg_atomic_read_u64(&state->full_visit_at);
 }

@@ -31,7 +31,7 @@ typedef struct Worker
 	volatile sig_atomic_t shutdown_requested;	/* SIGTERM arrived */
 	MemoryContext context;		/* for one step; reset after each */
 	bool		is_scanning;	/* worker_due.c: all queues are visited */
-	bool		is_counting;	/* worker_counts.c: all messages are counted */
+	bool		is_counting;	/* worker_recount.c: all messages are counted */
 } Worker;
 
 extern Worker worker;
@@ -118,9 +118,12 @@ extern void expiry_forget(int32 queue_id);
 /* worker_due.c: what is due in queues */
 extern void due_queues(void);
 
-/* worker_counts.c: counters and depths */
+/* worker_recount.c: counting the depths of all queues anew */
+extern void recount_round(void);
+extern void recount_wake(void);
+
+/* worker_counts.c: what transactions have counted */
 extern void counts_take_prepared(void);
-extern void counts_recount(void);
 extern void counts_round(void);
 extern void counts_finish(void);
 

@@ -137,7 +137,7 @@ lock_extension(void)
 	if (worker.extension != catalog_queue_oid())
 	{
 		worker.extension = catalog_queue_oid();
-		depth_lose_mine();
+		depth_lose();
 		shmem_clear_maps(MyDatabaseId, worker.extension);
 		batch_state_clear(MyDatabaseId);
 		batch_state_probe_all();

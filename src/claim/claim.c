@@ -50,7 +50,7 @@
 #include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
-#include "storage/pending_own.h"
+#include "storage/pending.h"
 #include "storage/segment.h"
 #include "util/limits.h"
 

@@ -39,7 +39,6 @@
 #include "queue/finished.h"
 #include "queue/options.h"
 #include "queue/registry.h"
-#include "stats/counters.h"
 #include "storage/attributes.h"
 #include "storage/counts.h"
 #include "storage/message.h"
@@ -454,7 +453,7 @@ retry_one_message(const Queue *queue, int64 id, const ClaimId *claim,
 		not_in_claim_error(id, outcome);
 	}
 	if (terms->error != NULL)
-		counters_set_error(queue->id, terms->error);
+		counts_set_error(queue->id, terms->error);
 	if (due != 0)
 		counts_add(queue->id, JOB_RETRIED, 1);
 	return due;

@@ -26,8 +26,8 @@
  *	  from a scan; SERIALIZABLE tracks our reads and writes as any others.
  *
  *	  3. With an availability map, a pass takes one range of message numbers
- *	  after the other (map_scan.c), or where groups take turns, ranges of
- *	  their lanes (lane_scan.c).
+ *	  after the other (claim_scan_source.c), or where groups take turns, ranges
+ *	  of their lanes (lane_scan.c).
  *
  *	  4. Waiting.  A session that has something reserved waits for nothing,
  *	  because other sessions wait for the end of its reservation.  If a table
@@ -47,8 +47,7 @@
  *	  a claim does.
  *
  *	  6. Without a map (on a standby, or when there is no room for it or it is
- *	  of no help) a pass scans all messages of the queue; so does every pass
- *	  over groups that cannot take turns by lanes (claim_scan_groups.c).
+ *	  of no help) a pass scans all messages of the queue (whole_scan.c).
  *
  *	  7. Passes are repeated until one has found something, or it is sure that
  *	  there was a moment at which nothing was free (is_inconclusive).
@@ -72,7 +71,7 @@
 #include "claim/expire.h"
 #include "claim/group_rate.h"
 #include "claim/lane_scan.h"
-#include "claim/map_scan.h"
+#include "claim/whole_scan.h"
 #include "map/availability.h"
 #include "map/availability_reserve.h"
 #include "map/availability_visit.h"
@@ -93,7 +92,6 @@
 
 static void init_scan(ClaimScan *scan, const ClaimScanRequest *request);
 static void begin_pass(ClaimScan *scan);
-static void scan_without_map(ClaimScan *scan);
 static void begin_sweep(ClaimScan *scan, const Queue *queue);
 static void end_sweep(ClaimScan *scan);
 static void move_exhausted(ClaimScan *scan);
@@ -142,16 +140,11 @@ claim_scan_pass(ClaimScan *scan)
 	Assert(!availability_is_reserving());
 	begin_pass(scan);
 
-	/*
-	 * The lanes do not have all that a transaction itself has made free or
-	 * claimed, nor always what was delivered.  Then we read the whole queue.
-	 */
+	/* The lanes of groups with a bound may not know what was delivered. */
 	scan->pass.uses_map = !scan->without_map && claim_scan_uses_map() &&
 		(!scan->has_groups || lane_scan_has_lanes(scan));
-	if (scan->has_groups && !scan->pass.uses_map)
-		claim_scan_groups(scan);
-	else if (!scan->pass.uses_map)
-		scan_without_map(scan);
+	if (!scan->pass.uses_map)
+		whole_scan_pass(scan);
 	else
 	{
 		/*
@@ -166,11 +159,11 @@ claim_scan_pass(ClaimScan *scan)
 		 * does.  Otherwise it is enough to find anything that is free.
 		 */
 		if (probes && scan->request.queue->group_concurrency <= 0)
-			map_scan_probe(scan);
+			claim_scan_probe_map(scan);
 		else if (scan->has_groups)
 			lane_scan_pass(scan);
 		else
-			map_scan_pass(scan);
+			claim_scan_map(scan);
 	}
 
 	/* What is marked has its range in 31 bits (ClaimId.span). */
@@ -263,8 +256,8 @@ claim_scan_end_pass(ClaimScan *scan)
 
 	availability_close();
 	Assert(!availability_is_reserving());
-	claim_scan_end_groups(scan);
-	lane_scan_end(scan);
+	whole_scan_end(scan);
+	group_turns_end(scan);
 	for (int i = 0; i < pass->expired.n; i++)
 		expire_remove(scan->request.queue, pass->expired.items[i].table,
 					  pass->expired.items[i].tuple);
@@ -440,24 +433,6 @@ void
 claim_scan_end(ClaimScan *scan)
 {
 	pfree(scan);
-}
-
-/* --- A claim or a probe, without a map --- */
-
-/* Scan all messages of the queue. */
-static void
-scan_without_map(ClaimScan *scan)
-{
-	ScanPass   *pass = &scan->pass;
-
-	message_scan_everywhere(pass->rows);
-	do
-	{
-		message_scan_end_parts(pass->rows);
-		claim_scan_push_snapshot(scan);
-		message_scan_add_ids(pass->rows, -1, PG_INT64_MIN, PG_INT64_MAX);
-	} while (segment_snapshot_is_stale());
-	claim_scan_added(scan);
 }
 
 /* --- A probe --- */

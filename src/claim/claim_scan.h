@@ -48,7 +48,7 @@ typedef struct ChosenMessage
 	MessageForm form;			/* read from tuple */
 	bool		locked;			/* by this transaction */
 	int			lane;			/* where lanes take turns: its index in
-								 * ScanPass.turns */
+								 * ScanPass.turns; else 0 */
 	int			place;			/* among those of its lane */
 } ChosenMessage;
 

@@ -10,14 +10,11 @@
 #ifndef QUEUE_CLAIM_SCAN_INTERNAL_H
 #define QUEUE_CLAIM_SCAN_INTERNAL_H
 
-#include "utils/hsearch.h"
-
 #include "claim/claim_scan.h"
 #include "claim/group_turn.h"
 #include "map/availability_reserve.h"
 #include "map/message_ranges.h"
 #include "storage/message_scan.h"
-#include "storage/pending_own.h"
 
 /* One pass removes or moves at most so many messages of each kind */
 #define EXPIRED_AT_ONCE		1000
@@ -41,28 +38,18 @@ typedef struct BusyIds
 	int64	   *items;
 } BusyIds;
 
-typedef struct ClaimGroups ClaimGroups;
-
-/* A lane that has had a turn in this pass */
-typedef struct LaneTurn
+/* What a message is to a scan; the first that applies */
+typedef enum MessageClass
 {
-	GroupTurn	group;			/* what counts for any pass over groups */
-
-	/* A group with a bound */
-	uint32		changes;		/* ReserveRequest.lane_changes */
-	int			room;			/* messages that may be taken yet */
-	bool		has_head;		/* if the bound is 1: this message is free and
-								 * comes before what was reserved */
-	MessageRange head;
-} LaneTurn;
-
-typedef struct LaneTurns
-{
-	int			n;
-	int			size;			/* of items, allocated */
-	LaneTurn   *items;
-	HTAB	   *by_lane;		/* TurnEntry of lane_scan.c */
-} LaneTurns;
+	MESSAGE_OURS,				/* this pass has chosen or locked it before:
+								 * the ranges that it scans may overlap */
+	MESSAGE_CLAIMED,			/* it is in a live claim */
+	MESSAGE_EXPIRED,			/* its lifetime is over */
+	MESSAGE_DUPLICATE,			/* its deduplication key or its root job makes
+								 * it unnecessary (dedup.c, root_job.c) */
+	MESSAGE_EXHAUSTED,			/* claimed as often as its queue allows */
+	MESSAGE_FREE				/* it can be claimed */
+} MessageClass;
 
 /* Free messages that one pass gives to their lanes */
 typedef struct LaneRanges
@@ -120,13 +107,16 @@ typedef struct ScanPass
 	/* What is to be returned to the availability map */
 	TimestampTz range_due;		/* the range being scanned: when it was due */
 	MessageRanges skipped;		/* messages in it that may be free later */
-	int			own_scans;		/* for pending_rescan_own() */
-	int64		own_scanned_to; /* id of the last message that was scanned of
-								 * those that this transaction made free */
-	bool		own_skipped;	/* such messages were skipped that may be free
-								 * later */
 
-	int			nlocks;			/* groups that the pass has locked */
+	/* What this transaction has made free itself (pending_take_own) */
+	MessageRanges own;			/* taken, to be returned */
+	MessageRanges own_skipped;	/* messages in it that may be free later */
+	int64		own_scanned_to; /* id of the last one that was scanned */
+
+	/* Groups */
+	GroupTurns	turns;			/* of which the pass has taken or counted
+								 * anything */
+	int			nlocks;			/* groups with a bound that it has locked */
 
 	/* A queue with groups, with a map (lane_scan.c) */
 	LaneStep	lane_step;
@@ -138,13 +128,10 @@ typedef struct ScanPass
 								 * beyond a locked message */
 	bool		head_failed;	/* TAKE: a message could not be chosen,
 								 * because it was locked or changed */
-	LaneTurns	turns;
 	LaneRanges	freed;
 	LaneRanges	delivered;		/* GIVE, and while a lane is counted: messages
 								 * that were delivered and may be unfinished */
 
-	ClaimGroups *groups;		/* if the pass reads the whole queue
-								 * (claim_scan_groups.c), else NULL */
 	bool		does_not_fit;	/* the next message cannot be in the same
 								 * claim, or its group is one too many */
 	int			nended;			/* sweep: claims that ran out */
@@ -162,6 +149,8 @@ struct ClaimScan
 								 * groups has changed */
 	TimestampTz began;			/* the first pass */
 	bool		has_groups;		/* messages of the queue have group keys */
+	uint32		changes;		/* of the map, if they have a bound, before
+								 * the pass began; or 0 */
 	bool		without_map;	/* do not use the availability map any more */
 	bool		may_move_dead;	/* the dead letter queue was not found to be
 								 * unusable */
@@ -170,26 +159,34 @@ struct ClaimScan
 	BusyIds		busy_before;	/* pass.busy of the previous pass */
 };
 
-/* claim_scan_row.c: what is done with one message */
+/* claim_scan_row.c: what a message is, and what is done with it */
+extern MessageClass scan_row_class(const ClaimScan *scan, const ScanRow *row);
+extern bool scan_row_counts_as_claimed(const ScanRow *row,
+									   MessageClass class);
+extern bool scan_row_is_locked(const ScanRow *row);
+extern bool scan_row_is_changing(const ScanRow *row);
+extern bool scan_row_is_of_lane(const ScanRow *row, LaneId lane);
 extern void claim_scan_row(ClaimScan *scan, ScanRow *row);
-extern bool claim_scan_choose(ClaimScan *scan, const ChosenMessage *message);
+
+/* ... and what a pass collects */
+extern void *scan_list_make_room(void *items, int n, int *size,
+								 Size item_size);
+extern void scan_list_add_busy(ClaimScan *scan, int64 id);
+extern void scan_list_add_range(LaneRanges *list, const ScanRow *row);
+extern void scan_list_add_delivered(ClaimScan *scan, const ScanRow *row);
+extern void scan_list_sort_chosen(ChosenMessages *chosen, bool in_turns);
 
 /* claim_scan_source.c: where messages come from */
-extern bool claim_scan_fits(const ClaimScan *scan, const MessageForm *form);
 extern bool claim_scan_ends_before(const ClaimScan *scan, const ScanRow *row);
 extern bool claim_scan_wants_more(const ClaimScan *scan);
 extern void claim_scan_push_snapshot(ClaimScan *scan);
-extern void claim_scan_added(ClaimScan *scan);
 extern void claim_scan_add_range(ClaimScan *scan, const MessageRange *range,
 								 bool has_snapshot);
 extern int64 claim_scan_range(ClaimScan *scan, const MessageRange *range);
-extern void claim_scan_add_own(ClaimScan *scan);
 extern bool claim_scan_wait(ClaimScan *scan, bool awaits_move);
 extern bool claim_scan_begin_again(ClaimScan *scan);
 extern void claim_scan_widen(ReserveRequest *request, int64 width);
-
-/* claim_scan_groups.c: groups that cannot take turns by lanes */
-extern void claim_scan_groups(ClaimScan *scan);
-extern void claim_scan_end_groups(ClaimScan *scan);
+extern void claim_scan_map(ClaimScan *scan);
+extern void claim_scan_probe_map(ClaimScan *scan);
 
 #endif							/* QUEUE_CLAIM_SCAN_INTERNAL_H */

@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * claim_scan_row.c
- *	  What a claim scan does with one message.
+ *	  What a message is to a claim scan, and what becomes of it.
  *
  * NOTES
- *	  The class of a message (scan_row.c) and the mode of the scan decide what
- *	  happens:
+ *	  A message has a class, by its row as the snapshot of the scan shows it.
+ *	  What the header of the row says of other transactions may change at any
+ *	  time.  The class and the mode of the scan decide what happens:
  *
  *					claim				sweep				probe
  *		OURS		nothing				nothing				(not met)
@@ -21,12 +22,9 @@
  *		LANE_STEP_GIVE	it is given to its lane
  *		LANE_STEP_TAKE	it is chosen, or counted by a probe
  *
- *	  Where groups take turns without lanes (claim_scan_groups.c), it is kept
- *	  until all of the queue was read.
- *
- *	  What takes a message out of the range that is due, so also a probe that
- *	  gives it to its lane, counts the end of a claim that the message was in
- *	  (claim_ends.c).
+ *	  The worker's sweep counts the end of a claim that the message was in
+ *	  (counts_end_claim).  What else gives it to its lane leaves it in a range
+ *	  for a sweep.
  *
  *	  Removing and moving is done when the pass ends (claim_scan.c), for at
  *	  most EXPIRED_AT_ONCE etc. messages; others are skipped until later.
@@ -50,6 +48,9 @@
 #include "postgres.h"
 
 #include "access/htup_details.h"
+#include "access/multixact.h"
+#include "access/transam.h"
+#include "storage/procarray.h"
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
@@ -57,17 +58,26 @@
 #include "catalog/tables.h"
 #include "claim/claim_scan_internal.h"
 #include "claim/dead_letter.h"
-#include "claim/group_candidates.h"
-#include "claim/scan_lists.h"
-#include "claim/scan_row.h"
 #include "map/availability.h"
+#include "map/lanes.h"
 #include "map/message_ranges.h"
-#include "storage/claim_ends.h"
+#include "push/dedup.h"
+#include "queue/options.h"
+#include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
+#include "storage/segment.h"
 
+#define LIST_SIZE		16		/* of a new list */
+
+static bool may_be_claimed(const ScanRow *row);
+static void add_message(ClaimScan *scan, ChosenMessages *list,
+						const ScanRow *row, bool locked);
+static bool is_ours(const ClaimScan *scan, const ScanRow *row);
+static bool list_has_row(const ChosenMessages *list, const ScanRow *row);
+static bool others_run(MultiXactId multi);
 static void skip_claimed(ClaimScan *scan, const ScanRow *row);
 static void skip_row(ClaimScan *scan, const ScanRow *row, TimestampTz due,
 					 bool is_locked);
@@ -77,12 +87,169 @@ static void set_aside(ClaimScan *scan, ScanRow *row, bool may,
 static bool may_remove(const ClaimScan *scan);
 static bool may_move_dead(ClaimScan *scan);
 static bool choose_row(ClaimScan *scan, ScanRow *row);
-static void add_to_group(ClaimScan *scan, const ScanRow *row, bool counted);
 static bool needs_lock(const ClaimScan *scan, const ScanRow *row);
 static void give_to_lane(ClaimScan *scan, const ScanRow *row);
 static void count_free(ClaimScan *scan, ScanRow *row);
 static void count_ended(ClaimScan *scan, const ScanRow *row);
 static bool lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode);
+static int	compare_in_lane(const void *a, const void *b);
+static int	compare_places(const void *a, const void *b);
+
+/* --- Classes --- */
+
+MessageClass
+scan_row_class(const ClaimScan *scan, const ScanRow *row)
+{
+	const Queue *queue = scan->request.queue;
+
+	if (is_ours(scan, row))
+		return MESSAGE_OURS;
+	if (message_is_claimed(&row->form, scan->pass.now))
+		return MESSAGE_CLAIMED;
+	if (message_is_expired(&row->form, scan->pass.now))
+		return MESSAGE_EXPIRED;
+	if (dedup_is_duplicate(queue, row->table, row->tuple))
+		return MESSAGE_DUPLICATE;
+	if (options_is_exhausted(queue, row->table, row->tuple))
+		return MESSAGE_EXHAUSTED;
+	return MESSAGE_FREE;
+}
+
+/* Returns whether this pass has chosen or locked the row before. */
+static bool
+is_ours(const ClaimScan *scan, const ScanRow *row)
+{
+	HeapTupleHeader header = row->tuple->t_data;
+
+	/* Most rows come behind all that were chosen, and need no search. */
+	if (scan->result.chosen.n > 0 &&
+		message_id_compare(row->form.id, scan->pass.last_chosen) <= 0 &&
+		list_has_row(&scan->result.chosen, row))
+		return true;
+
+	/* Most rows are not locked by this transaction, and need no search. */
+	if ((header->t_infomask & HEAP_XMAX_INVALID) ||
+		(!(header->t_infomask & HEAP_XMAX_IS_MULTI) &&
+		 !TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmax(header))))
+		return false;
+	return list_has_row(&scan->pass.expired, row) ||
+		list_has_row(&scan->pass.duplicates, row) ||
+		list_has_row(&scan->pass.exhausted, row);
+}
+
+static bool
+list_has_row(const ChosenMessages *list, const ScanRow *row)
+{
+	for (int i = list->n - 1; i >= 0; i--)
+		if (list->items[i].table == row->table &&
+			ItemPointerEquals(&list->items[i].tuple->t_self,
+							  &row->tuple->t_self))
+			return true;
+	return false;
+}
+
+/* Returns whether the message counts toward the bound of its group. */
+bool
+scan_row_counts_as_claimed(const ScanRow *row, MessageClass class)
+{
+	if (class == MESSAGE_CLAIMED)
+		return true;
+
+	/*
+	 * Another transaction may be claiming a free message, and may be renewing
+	 * a claim that has ended, whatever else the message is.
+	 */
+	return class != MESSAGE_OURS &&
+		(class == MESSAGE_FREE || row->form.claim_token != 0) &&
+		may_be_claimed(row);
+}
+
+/* --- Other transactions --- */
+
+/*
+ * Returns whether another transaction has locked the row, as far as its
+ * header shows.  Another one may lock it a moment later.
+ */
+bool
+scan_row_is_locked(const ScanRow *row)
+{
+	HeapTupleHeader header = row->tuple->t_data;
+	TransactionId xmax = HeapTupleHeaderGetRawXmax(header);
+
+	if (header->t_infomask & HEAP_XMAX_INVALID)
+		return false;
+	if (header->t_infomask & HEAP_XMAX_IS_MULTI)
+		return others_run(xmax);
+	return !TransactionIdIsCurrentTransactionId(xmax) &&
+		TransactionIdIsInProgress(xmax);
+}
+
+/* Returns whether a member that is not of our transaction is in progress. */
+static bool
+others_run(MultiXactId multi)
+{
+	MultiXactMember *members;
+	int			n = GetMultiXactIdMembers(multi, &members, false, false);
+	bool		result = false;
+
+	for (int i = 0; i < n && !result; i++)
+		result = !TransactionIdIsCurrentTransactionId(members[i].xid) &&
+			TransactionIdIsInProgress(members[i].xid);
+	if (n > 0)
+		pfree(members);
+	return result;
+}
+
+/*
+ * Returns whether another transaction has locked the version that the
+ * snapshot sees, or has updated or deleted it.  That does not count if it was
+ * rolled back or ended by a crash, so we ask for its commit.
+ */
+bool
+scan_row_is_changing(const ScanRow *row)
+{
+	HeapTupleHeader header = row->tuple->t_data;
+
+	return scan_row_is_locked(row) ||
+		(!(header->t_infomask & HEAP_XMAX_INVALID) &&
+		 !HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask) &&
+		 TransactionIdDidCommit(HeapTupleHeaderGetUpdateXid(header)));
+}
+
+/*
+ * Returns whether another transaction may be claiming the message, or renewing
+ * its claim.
+ */
+static bool
+may_be_claimed(const ScanRow *row)
+{
+	uint16		infomask = row->tuple->t_data->t_infomask;
+
+	/*
+	 * A push that is a duplicate locks the message in share mode, and changes
+	 * nothing.
+	 */
+	if (HEAP_XMAX_IS_LOCKED_ONLY(infomask) &&
+		!HEAP_XMAX_IS_EXCL_LOCKED(infomask))
+		return false;
+	return scan_row_is_changing(row);
+}
+
+/* --- Its lane --- */
+
+/*
+ * Returns whether the message is claimed with this lane: what had no room is
+ * claimed as one lane.
+ */
+bool
+scan_row_is_of_lane(const ScanRow *row, LaneId lane)
+{
+	return lane_equals(lane, LANE_OF_OVERFLOW) ||
+		lane_equals(message_lane(RelationGetDescr(row->table->heap),
+								 row->tuple), lane);
+}
+
+/* --- What is done with it --- */
 
 /* Process the current message of the scan. */
 void
@@ -91,31 +258,23 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 	ScanPass   *pass = &scan->pass;
 	MessageClass class = scan_row_class(scan, row);
 
-	/* Where lanes take turns, lane_count.c counts. */
-	bool		counted = pass->groups != NULL &&
-	scan_row_counts_as_claimed(row, class);
-
 	Assert(row->form.queue_id == scan->request.queue->id);
 
-	/* Only read where own ranges are scanned (map_scan.c). */
+	/* Only read where own ranges are scanned (claim_scan_source.c). */
 	if (!row->in_range)
 		pass->own_scanned_to = row->form.id;
 	if (pass->lane_step == LANE_STEP_GIVE)
 		scan_list_add_delivered(scan, row);
 
-	/* Whatever its class: its claim may be renewed while we look at it. */
-	if (counted)
-		group_candidates_add_claimed(scan, row);
-
 	/*
 	 * No sweep meets it again: the range is not due any more once we have
-	 * passed it, and after a rollback it is free at once.  Probes leave it
-	 * due, unless they give it to its lane.
+	 * passed it.  Claims of a message that they do not give to a lane write
+	 * it, and after a rollback it is due as before; probes leave it due.
 	 */
-	if ((scan->request.mode != CLAIM_SCAN_PROBE ||
+	if ((scan->request.mode == CLAIM_SCAN_SWEEP ||
 		 pass->lane_step == LANE_STEP_GIVE) &&
 		class != MESSAGE_OURS &&
-		!claim_end_count(row->table, row->tuple, &row->form, pass->now))
+		!counts_end_claim(row->table, row->tuple, &row->form, pass->now))
 		skip_for_now(scan, row);
 	switch (class)
 	{
@@ -134,13 +293,12 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 			set_aside(scan, row, may_move_dead(scan), &pass->exhausted);
 			break;
 		case MESSAGE_FREE:
-			if (pass->groups != NULL)
-				add_to_group(scan, row, counted);
-			else if (pass->lane_step == LANE_STEP_GIVE)
+			if (pass->lane_step == LANE_STEP_GIVE)
 				give_to_lane(scan, row);
 			else if (scan->request.mode != CLAIM_SCAN_CLAIM)
 				count_free(scan, row);
 			else if (pass->lane_step == LANE_STEP_TAKE ||
+					 (scan->has_groups && !pass->uses_map) ||
 					 heap_attisnull(row->tuple, Anum_message_group_key, NULL))
 				/* Only read where a locked message must not be overtaken. */
 				pass->head_failed |= !choose_row(scan, row);
@@ -191,15 +349,9 @@ skip_row(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool is_locked)
 		pass->lane_step == LANE_STEP_NONE)
 		return;
 
-	/*
-	 * It is one of our own, of which the map knows nothing yet; or no range
-	 * is scanned, and own_skipped is not read.
-	 */
-	if (!row->in_range)
-	{
-		pass->own_skipped = true;
+	/* No range is scanned, so there is none to return it to. */
+	if (!row->in_range && pass->own.n == 0)
 		return;
-	}
 	range.first = range.last = message_id_number(row->form.id);
 	range.priority = row->form.priority;
 	range.due = due;
@@ -207,7 +359,10 @@ skip_row(ClaimScan *scan, const ScanRow *row, TimestampTz due, bool is_locked)
 	range.is_locked = is_locked;
 	range.scanned_at = pass->now;
 	range.is_swept = false;
-	message_ranges_add(&pass->skipped, &range, pass->now);
+
+	/* The map knows nothing yet of what our transaction has made free. */
+	message_ranges_add(row->in_range ? &pass->skipped : &pass->own_skipped,
+					   &range, pass->now);
 }
 
 /* --- Messages that are removed or moved --- */
@@ -230,7 +385,7 @@ set_aside(ClaimScan *scan, ScanRow *row, bool may, ChosenMessages *list)
 		return;
 	if (scan->request.mode == CLAIM_SCAN_SWEEP)
 		count_ended(scan, row);
-	scan_list_add_message(scan, list, row, true);
+	add_message(scan, list, row, true);
 }
 
 /* Returns whether this pass may remove another message. */
@@ -294,57 +449,8 @@ choose_row(ClaimScan *scan, ScanRow *row)
 	if (result->chosen.n == 0 ||
 		message_id_compare(row->form.id, scan->pass.last_chosen) > 0)
 		scan->pass.last_chosen = row->form.id;
-	scan_list_add_message(scan, &result->chosen, row, locks);
+	add_message(scan, &result->chosen, row, locks);
 	return true;
-}
-
-/*
- * Choose a free message of a group that has its turn.  The pass has met it
- * before, and the scan has moved on, so it gets a slot of its own.
- */
-bool
-claim_scan_choose(ClaimScan *scan, const ChosenMessage *message)
-{
-	TupleTableSlot *slot = table_slot_create(message->table->heap, NULL);
-	ScanRow		row = {0};
-	bool		chosen;
-
-	ExecForceStoreHeapTuple(message->tuple, slot, false);
-	slot->tts_tid = message->tuple->t_self;
-	row.table = message->table;
-	row.slot = slot;
-	row.tuple = row_tuple(slot);
-	row.form = message->form;
-	chosen = choose_row(scan, &row);
-	ExecDropSingleTupleTableSlot(slot);
-	return chosen;
-}
-
-/*
- * A pass that reads the whole queue has met a free message, which may be
- * locked.  If another transaction was changing it, it was counted as claimed.
- */
-static void
-add_to_group(ClaimScan *scan, const ScanRow *row, bool counted)
-{
-	ScanPass   *pass = &scan->pass;
-	bool		locked = scan_row_is_locked(row);
-
-	if (locked)
-	{
-		pass->met_locked = true;
-		scan_list_add_busy(scan, row->form.id);
-	}
-
-	/*
-	 * The change was committed after our snapshot, or the transaction has
-	 * ended since it was counted: only another pass shows what the row is
-	 * now.
-	 */
-	else if (counted || scan_row_is_changing(row))
-		pass->met_changed = true;
-	if (!counted)
-		group_candidates_add_free(scan, row, locked);
 }
 
 /* Returns whether a message has to be locked when it is chosen. */
@@ -400,7 +506,7 @@ count_free(ClaimScan *scan, ScanRow *row)
 	{
 		scan->result.nfree++;
 
-		/* A probe gives the whole range of a lane back (probe_lane). */
+		/* A probe gives the whole range of a lane back (take_range). */
 		if (scan->pass.lane_step == LANE_STEP_NONE)
 			skip_row(scan, row, DT_NOBEGIN, false);
 	}
@@ -468,4 +574,115 @@ lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode)
 	row->tuple = row_tuple(row->slot);
 	row->form = message_read(row->tuple);
 	return true;
+}
+
+/* --- What a pass collects --- */
+
+/* Returns the items of a list, enlarged if there is no room for one more. */
+void *
+scan_list_make_room(void *items, int n, int *size, Size item_size)
+{
+	if (n < *size)
+		return items;
+	*size = *size == 0 ? LIST_SIZE : *size * 2;
+	return items == NULL ? palloc(*size * item_size) :
+		repalloc(items, *size * item_size);
+}
+
+/* Add a copy of a message, which lasts until the pass ends. */
+static void
+add_message(ClaimScan *scan, ChosenMessages *list,
+			const ScanRow *row, bool locked)
+{
+	ChosenMessage *message;
+
+	list->items = scan_list_make_room(list->items, list->n, &list->size,
+									  sizeof(ChosenMessage));
+	message = &list->items[list->n++];
+	message->table = row->table;
+	message->tuple = message_scan_copy_row(scan->pass.rows, row);
+	message->form = row->form;
+	message->locked = locked;
+	message->lane = 0;
+}
+
+/* Add something that another transaction has locked to pass.busy. */
+void
+scan_list_add_busy(ClaimScan *scan, int64 id)
+{
+	BusyIds    *list = &scan->pass.busy;
+
+	list->items = scan_list_make_room(list->items, list->n, &list->size,
+									  sizeof(int64));
+	list->items[list->n++] = id;
+}
+
+/* Add a message to a list of what belongs to lanes. */
+void
+scan_list_add_range(LaneRanges *list, const ScanRow *row)
+{
+	LaneRange  *new;
+
+	list->items = scan_list_make_room(list->items, list->n, &list->size,
+									  sizeof(LaneRange));
+	new = &list->items[list->n++];
+	memset(new, 0, sizeof(LaneRange));
+	new->lane = message_lane(RelationGetDescr(row->table->heap), row->tuple);
+	new->range.first = new->range.last = message_id_number(row->form.id);
+	new->range.priority = row->form.priority;
+	new->range.due = DT_NOBEGIN;
+}
+
+/*
+ * Add a message to those that were delivered and may be unfinished, if it is
+ * one, and of a group with a bound.
+ */
+void
+scan_list_add_delivered(ClaimScan *scan, const ScanRow *row)
+{
+	if (scan->request.queue->group_concurrency > 0 &&
+		!heap_attisnull(row->tuple, Anum_message_group_key, NULL) &&
+		(row->form.claim_count > 0 || may_be_claimed(row)))
+		scan_list_add_range(&scan->pass.delivered, row);
+}
+
+/*
+ * Sort what was chosen, by priority and number: an earlier one may have become
+ * free after later ones were chosen.  Where lanes take turns, first comes one
+ * message of each lane, then the second ones, and so on.
+ */
+void
+scan_list_sort_chosen(ChosenMessages *chosen, bool in_turns)
+{
+	ChosenMessage *items = chosen->items;
+
+	if (chosen->n <= 1)
+		return;
+	qsort(items, chosen->n, sizeof(ChosenMessage), compare_in_lane);
+	if (!in_turns)
+		return;
+	items[0].place = 0;
+	for (int i = 1; i < chosen->n; i++)
+		items[i].place = items[i].lane == items[i - 1].lane ?
+			items[i - 1].place + 1 : 0;
+	qsort(items, chosen->n, sizeof(ChosenMessage), compare_places);
+}
+
+static int
+compare_in_lane(const void *a, const void *b)
+{
+	const ChosenMessage *x = a;
+	const ChosenMessage *y = b;
+
+	return x->lane != y->lane ? x->lane - y->lane :
+		message_id_compare(x->form.id, y->form.id);
+}
+
+static int
+compare_places(const void *a, const void *b)
+{
+	const ChosenMessage *x = a;
+	const ChosenMessage *y = b;
+
+	return x->place != y->place ? x->place - y->place : x->lane - y->lane;
 }

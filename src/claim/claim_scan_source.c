@@ -14,6 +14,14 @@
  *
  *	  2.  The messages that our own transaction has made free.
  *
+ *	  With a map, a pass reserves one range after the other, and reads each
+ *	  with a new snapshot.  Skipped messages are returned to the map with the
+ *	  reservation.  If the result is empty, there was a moment at which the map
+ *	  had nothing and no session had anything reserved.  A probe reserves
+ *	  nothing, since a concurrent claim would skip its ranges.  It scans what
+ *	  the map would give to a claim, and reports nothing to the map.  Where
+ *	  groups take turns, the ranges are those of lanes (lane_scan.c).
+ *
  *	  Each source is read with a snapshot of its own, the latest.  If the
  *	  worker has emptied a segment before we had its tables locked, the
  *	  snapshot is stale, and the source is added again with a new one
@@ -26,21 +34,29 @@
  */
 #include "postgres.h"
 
+#include "miscadmin.h"
+#include "utils/timestamp.h"
+
 #include "catalog/message_id.h"
 #include "catalog/tables.h"
 #include "claim/claim_scan_internal.h"
-#include "claim/scan_row.h"
 #include "map/availability_reserve.h"
 #include "map/availability_view.h"
 #include "map/message_ranges.h"
 #include "storage/message_scan.h"
-#include "storage/pending_own.h"
+#include "storage/pending.h"
 #include "storage/segment.h"
 
 /* How the ranges that a claim reserves grow while they hold nothing free */
 #define WIDTH_FACTOR		8
 #define WIDTH_STEP			32
 #define WIDTH_MAX			(PG_INT64_MAX / 16)
+
+static void scan_added(ClaimScan *scan);
+static void add_own(ClaimScan *scan);
+static void return_own(ClaimScan *scan, int64 scanned_to);
+static bool reserve_and_scan(ClaimScan *scan, ReserveRequest *request);
+static void scan_view(ClaimScan *scan, const AvailabilityView *view);
 
 /* Push the latest snapshot, until the pass ends. */
 void
@@ -52,41 +68,33 @@ claim_scan_push_snapshot(ClaimScan *scan)
 }
 
 /*
- * Returns whether the message can be in one claim with those that are chosen
- * already.
+ * Returns whether the claim ends before this message, because it would be
+ * chosen and cannot be in one claim with those that are chosen already.  One
+ * that is not free is passed over.
  */
 bool
-claim_scan_fits(const ClaimScan *scan, const MessageForm *form)
+claim_scan_ends_before(const ClaimScan *scan, const ScanRow *row)
 {
 	const ClaimScanResult *result = &scan->result;
-	int64		number = message_id_number(form->id);
+	int64		number = message_id_number(row->form.id);
+	bool		fits;
 
 	if (result->chosen.n == 0)
-		return true;
+		return false;
+
+	/* The distance of the claim's numbers is stored in its claim_span. */
+	fits = Max(result->max_number, number) -
+		Min(result->min_number, number) <= PG_INT32_MAX;
 
 	/*
 	 * A job that was attempted before is claimed alone, because it may have
 	 * crashed the server: no other message is to lose an attempt with it.
 	 */
 	if (scan->request.isolates &&
-		(form->claim_count > 0 ||
+		(row->form.claim_count > 0 ||
 		 result->chosen.items[0].form.claim_count > 0))
-		return false;
-
-	/* The distance of the claim's numbers is stored in its claim_span. */
-	return Max(result->max_number, number) -
-		Min(result->min_number, number) <= PG_INT32_MAX;
-}
-
-/*
- * Returns whether the claim ends before this message, because it would be
- * chosen and does not fit.  One that is not free is passed over.
- */
-bool
-claim_scan_ends_before(const ClaimScan *scan, const ScanRow *row)
-{
-	return !claim_scan_fits(scan, &row->form) &&
-		scan_row_class(scan, row) == MESSAGE_FREE;
+		fits = false;
+	return !fits && scan_row_class(scan, row) == MESSAGE_FREE;
 }
 
 /* Returns whether another message has to be scanned. */
@@ -125,8 +133,8 @@ claim_scan_wants_more(const ClaimScan *scan)
 }
 
 /* Scan all messages that were added. */
-void
-claim_scan_added(ClaimScan *scan)
+static void
+scan_added(ClaimScan *scan)
 {
 	ScanRow		row;
 
@@ -225,27 +233,36 @@ claim_scan_add_range(ClaimScan *scan, const MessageRange *range,
  * Add the messages that our transaction has made free, which the map does not
  * have.
  */
-void
-claim_scan_add_own(ClaimScan *scan)
+static void
+add_own(ClaimScan *scan)
 {
 	ScanPass   *pass = &scan->pass;
-	OwnRanges	own = {0};
 
-	pass->own_scans = pending_take_own(scan->request.queue->id, pass->now,
-									   &own);
+	pending_take_own(scan->request.queue->id, pass->now, &pass->own);
+	pass->own_skipped.n = 0;
 	pass->own_scanned_to = 0;
 
 	/* Some may be in a range of the map too, and are met twice then. */
-	for (int i = 0; i < own.n && !message_scan_is_blocked(pass->rows); i++)
+	for (int i = 0; i < pass->own.n && !message_scan_is_blocked(pass->rows);
+		 i++)
 		do
 		{
 			claim_scan_push_snapshot(scan);
-			message_scan_add_numbers(pass->rows, own.items[i].priority,
-									 own.items[i].first, own.items[i].last);
+			message_scan_add_numbers(pass->rows, pass->own.items[i].priority,
+									 pass->own.items[i].first,
+									 pass->own.items[i].last);
 		} while (!message_scan_is_blocked(pass->rows) &&
 				 segment_snapshot_is_stale());
-	if (own.items != NULL)
-		pfree(own.items);
+}
+
+/* Return what was added of them and was scanned only up to this message. */
+static void
+return_own(ClaimScan *scan, int64 scanned_to)
+{
+	if (scan->pass.own.n > 0)
+		pending_return_own(scan->request.queue->id, scan->pass.now,
+						   &scan->pass.own, &scan->pass.own_skipped,
+						   scanned_to);
 }
 
 /*
@@ -267,7 +284,7 @@ claim_scan_wait(ClaimScan *scan, bool awaits_move)
 		return false;
 	}
 
-	/* Counting a lane may have set it, too (lane_count.c). */
+	/* Counting a lane may have set it, too (group_turn.c). */
 	return !scan->pass.gave_up;
 }
 
@@ -296,4 +313,174 @@ claim_scan_widen(ReserveRequest *request, int64 width)
 {
 	request->width = Min(Max(width, request->width), WIDTH_MAX) *
 		WIDTH_FACTOR + WIDTH_STEP;
+}
+
+/* --- By the availability map --- */
+
+/*
+ * A pass that reserves one range of the map after the other, until the claim
+ * is complete or nothing is left.
+ */
+void
+claim_scan_map(ClaimScan *scan)
+{
+	ScanPass   *pass = &scan->pass;
+	ReserveRequest request = {0};
+	bool		goes_on = true;
+
+	request.queue_id = scan->request.queue->id;
+	request.began = scan->began;
+	request.width = scan->request.limit;
+	request.now = pass->now;
+
+	/* Others wait for the end of our reservations. */
+	message_scan_no_wait(pass->rows);
+	add_own(scan);
+	while (goes_on && claim_scan_wants_more(scan))
+	{
+		CHECK_FOR_INTERRUPTS();
+
+		/* What was added before may have met a table that is locked. */
+		if (!message_scan_is_blocked(pass->rows))
+			goes_on = reserve_and_scan(scan, &request);
+		if (message_scan_is_blocked(pass->rows))
+		{
+			return_own(scan, 0);
+			goes_on = claim_scan_begin_again(scan);
+			if (goes_on)
+				add_own(scan);
+		}
+		if (goes_on)
+			request.now = pass->now = GetCurrentTimestamp();
+	}
+
+	/* A range that comes earlier may have been returned meanwhile. */
+	scan_list_sort_chosen(&scan->result.chosen, false);
+
+	/*
+	 * A claim that is complete may have left rows that it has added and not
+	 * scanned: they are left to our next claim.
+	 */
+	return_own(scan, claim_scan_wants_more(scan) ?
+			   message_id_make(NUMBERS_END - 1, 0, 0) : pass->own_scanned_to);
+}
+
+/*
+ * Scan the first range that the map has; if it has none, the messages that
+ * were added because our own transaction has made them free.  Returns false if
+ * the pass is done.
+ */
+static bool
+reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
+{
+	ScanPass   *pass = &scan->pass;
+	bool		has_rows = message_scan_has_rows(pass->rows, false);
+	int			before;
+	int64		scanned_to;
+	MessageRange range;
+
+	request->has_found = has_rows || scan->result.chosen.n > 0;
+	switch (availability_reserve(request, &range))
+	{
+		case RESERVE_DONE:
+			before = scan->result.chosen.n;
+			scanned_to = claim_scan_range(scan, &range);
+			availability_give_back(&scanned_to, &pass->skipped, pass->now);
+
+			/*
+			 * What is chosen is free until it is marked, so others have to
+			 * wait.
+			 */
+			if (scan->result.chosen.n == 0)
+				availability_close();
+			if (scan->result.chosen.n == before)
+				claim_scan_widen(request, request->width);
+			return true;
+		case RESERVE_WAIT:
+
+			/*
+			 * There are rows left to scan; or messages are chosen, so that
+			 * our reservation is open, and we must not wait.
+			 */
+			if (request->has_found)
+				break;
+			return claim_scan_wait(scan, request->awaits_move);
+		case RESERVE_NONE:
+
+			/* Another session has found out that the queue has groups. */
+			if (request->met_lanes)
+			{
+				pass->met_group = true;
+				return false;
+			}
+			break;
+	}
+	if (has_rows)
+		scan_added(scan);
+	return has_rows;
+}
+
+/*
+ * One pass, with nothing reserved.  What other sessions have reserved is not
+ * in the view of the map, so if there is nothing else, we wait for them.
+ */
+void
+claim_scan_probe_map(ClaimScan *scan)
+{
+	ScanPass   *pass = &scan->pass;
+	int32		queue_id = scan->request.queue->id;
+	AvailabilityView view;
+
+	Assert(!availability_is_reserving());
+	for (;;)
+	{
+		/* There is no room for a map of this queue. */
+		if (!availability_view(queue_id, scan->has_groups, pass->now, &view))
+		{
+			pass->gave_up = true;
+			return;
+		}
+		scan_view(scan, &view);
+		add_own(scan);
+		scan_added(scan);
+
+		/* Our next claim has to find our own messages too. */
+		return_own(scan, 0);
+		if (scan->result.nfree > 0)
+			return;
+
+		/* There are more lanes than the view has room for. */
+		if (view.incomplete)
+		{
+			pass->gave_up = true;
+			return;
+		}
+		if ((!view.others && !view.awaits_move) ||
+			!claim_scan_wait(scan, !view.others))
+			return;
+		pass->now = GetCurrentTimestamp();
+	}
+}
+
+/*
+ * Scan what the map would give to a claim, and what it does not have yet, with
+ * one snapshot.  The ranges are added one by one, since the first free message
+ * is enough.
+ */
+static void
+scan_view(ClaimScan *scan, const AvailabilityView *view)
+{
+	ScanPass   *pass = &scan->pass;
+
+	do
+	{
+		message_scan_end_parts(pass->rows);
+		claim_scan_push_snapshot(scan);
+		for (int i = 0; i < view->n && claim_scan_wants_more(scan); i++)
+		{
+			message_scan_add_range(pass->rows, &view->ranges[i]);
+			scan_added(scan);
+			message_scan_end_range(pass->rows);
+		}
+	} while (claim_scan_wants_more(scan) && segment_snapshot_is_stale());
 }

@@ -20,7 +20,7 @@
  *
  *	  2. Count.  If the groups have a bound, the pass locks the group of the
  *	  lane, without waiting, unless the lane is that of the messages without a
- *	  key, and counts how many messages may be taken (lane_count.c).
+ *	  key, and counts how many messages may be taken (group_turn.c).
  *
  *	  3. Take.  The pass reserves a range of the lane whose turn it is, scans
  *	  it, passing over the messages of other lanes, and chooses one message,
@@ -71,10 +71,8 @@
 #include "catalog/tables.h"
 #include "claim/claim_scan_internal.h"
 #include "claim/group_turn.h"
-#include "claim/lane_count.h"
 #include "claim/lane_scan.h"
 #include "claim/lane_takes.h"
-#include "claim/scan_lists.h"
 #include "map/availability.h"
 #include "map/availability_groups.h"
 #include "map/availability_reserve.h"
@@ -87,7 +85,6 @@
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
-#include "storage/pending_own.h"
 #include "storage/prepared.h"
 #include "storage/segment.h"
 #include "util/hash.h"
@@ -108,13 +105,6 @@ typedef struct Round
 	int			nlanes;			/* that had a turn then */
 } Round;
 
-/* By its lane, a LaneTurn of the pass */
-typedef struct TurnEntry
-{
-	LaneId		lane;			/* the hash key */
-	int			turn;
-} TurnEntry;
-
 static void begin_request(const ClaimScan *scan, ReserveRequest *request);
 static bool lane_scan_step(ClaimScan *scan, ReserveRequest *request,
 						   Round *round);
@@ -129,33 +119,34 @@ static void take_of_lanes(ClaimScan *scan, ReserveRequest *request,
 static int	lanes_at_once(const ClaimScan *scan, const ReserveRequest *request,
 						  const Round *round);
 static void give_back(ClaimScan *scan, int64 scanned_to);
-static int64 scan_lane(ClaimScan *scan, const LaneTurn *turn,
+static int64 scan_lane(ClaimScan *scan, const GroupTurn *turn,
 					   const MessageRange *range, int wanted);
-static void probe_lane(ClaimScan *scan, LaneTurn *turn,
-					   const MessageRange *range);
-static void take_head(ClaimScan *scan, LaneTurn *turn,
-					  const MessageRange *range);
-static LaneTurn *find_turn(ScanPass *pass, LaneId lane);
+static void take_range(ClaimScan *scan, const GroupTurn *turn,
+					   const MessageRange *range, int wanted);
 
 /*
  * Returns whether a pass can take the lanes of the queue in turn.  If not, it
- * has to read the whole queue (claim_scan_groups.c).
+ * has to read the whole queue (whole_scan.c).
  */
 bool
-lane_scan_has_lanes(const ClaimScan *scan)
+lane_scan_has_lanes(ClaimScan *scan)
 {
 	const Queue *queue = scan->request.queue;
+	bool		learns;
+
+	if (queue->group_concurrency <= 0)
+		return true;
 
 	/*
-	 * What this transaction has made free is not in the lanes before it ends.
-	 * If groups have a bound, nor is what it has claimed among what they have
-	 * as delivered; and that may be incomplete, until the worker has read the
-	 * queue.
+	 * What was delivered may be incomplete until the worker has read the
+	 * queue: wait for that, since it takes less than to read all here.
 	 */
-	if (queue->group_concurrency <= 0)
-		return !pending_has_own(queue->id, scan->pass.now);
-	return !pending_has_own(queue->id, DT_NOEND - 1) &&
-		availability_knows_delivered(queue->id, queue->group_concurrency);
+	while (!availability_knows_delivered(queue->id, queue->group_concurrency,
+										 &learns, &scan->changes))
+		if (!learns || !availability_wait_for_close(queue->id,
+													&scan->wait_until))
+			return false;
+	return true;
 }
 
 /* --- A pass --- */
@@ -176,7 +167,6 @@ void
 lane_scan_pass(ClaimScan *scan)
 {
 	ScanPass   *pass = &scan->pass;
-	ChosenMessages *chosen = &scan->result.chosen;
 	ReserveRequest request;
 	Round		round = {0};
 	bool		goes_on = true;
@@ -202,8 +192,7 @@ lane_scan_pass(ClaimScan *scan)
 			goes_on = claim_scan_begin_again(scan);
 		request.now = pass->now = GetCurrentTimestamp();
 	}
-	if (chosen->n > 1)
-		scan_list_sort_chosen(chosen);
+	scan_list_sort_chosen(&scan->result.chosen, true);
 }
 
 /* Reserve something and scan it.  Returns false if the pass is done. */
@@ -327,9 +316,7 @@ lane_scan_give_due(ClaimScan *scan)
 	if (give_delivered_delayed(scan, incarnation))
 		return true;
 
-	/* One of those may have claimed messages without our knowing of it. */
-	if (!prepared_is_unknown())
-		availability_end_delivered(queue->id, incarnation);
+	availability_end_delivered(queue->id, incarnation, prepared_is_unknown());
 	return false;
 }
 
@@ -391,7 +378,7 @@ take_of_lane(ClaimScan *scan, ReserveRequest *request,
 	ScanPass   *pass = &scan->pass;
 	ChosenMessages *chosen = &scan->result.chosen;
 	int			before = chosen->n;
-	LaneTurn   *turn;
+	GroupTurn  *turn;
 	int			wanted;
 
 	if (round->in_vain == 0)
@@ -409,9 +396,9 @@ take_of_lane(ClaimScan *scan, ReserveRequest *request,
 		 */
 		if (group_turn_is_bounded(scan, round->lane))
 		{
-			turn = find_turn(pass, round->lane);
-			if (turn->group.is_locked && turn->group.taken == 0)
-				lane_count_close(scan, turn, false);
+			turn = group_turn_find(pass, round->lane);
+			if (turn->is_locked && turn->taken == 0)
+				group_turn_close(scan, turn, false);
 		}
 
 		wanted = scan->request.limit - chosen->n;
@@ -420,30 +407,23 @@ take_of_lane(ClaimScan *scan, ReserveRequest *request,
 		round->lane = request->lane;
 		round->wanted = Min(wanted, round->of_each);
 	}
-	turn = find_turn(pass, request->lane);
+	turn = group_turn_find(pass, request->lane);
 	wanted = round->wanted;
 	if (group_turn_is_bounded(scan, request->lane))
 	{
-		int			room = lane_count_open(scan, turn, range,
+		int			room = group_turn_open(scan, turn, range,
 										   request->lane_changes, wanted);
 
 		wanted = Min(wanted, room);
 	}
 
-	/*
-	 * If nothing of the lane may be taken now, all of the range goes back.
-	 * The head of a group is not in the range; probe_lane() looks at it, too.
-	 */
+	/* If nothing of the lane may be taken now, all of the range goes back. */
 	if (wanted <= 0)
 		give_back(scan, range->first - 1);
-	else if (scan->request.mode == CLAIM_SCAN_PROBE)
-		probe_lane(scan, turn, range);
-	else if (turn->has_head)
-		take_head(scan, turn, range);
 	else
-		give_back(scan, scan_lane(scan, turn, range, wanted));
+		take_range(scan, turn, range, wanted);
 	turn->room -= chosen->n - before;	/* where there is a bound */
-	turn->group.taken += chosen->n - before;
+	turn->taken += chosen->n - before;
 	for (int i = before; i < chosen->n; i++)
 		chosen->items[i].lane = turn - pass->turns.items;
 
@@ -545,7 +525,7 @@ take_of_lanes(ClaimScan *scan, ReserveRequest *request, Round *round)
 			wanted = 0;
 		take->lane = lanes[i] = reserved[i].lane;
 		take->wanted = Min(wanted, round->of_each);
-		take->turn = find_turn(&scan->pass, take->lane) -
+		take->turn = group_turn_find(&scan->pass, take->lane) -
 			scan->pass.turns.items;
 		wanted -= take->wanted;
 	}
@@ -591,16 +571,16 @@ give_back(ClaimScan *scan, int64 scanned_to)
  * scanned.
  */
 static int64
-scan_lane(ClaimScan *scan, const LaneTurn *turn, const MessageRange *range,
+scan_lane(ClaimScan *scan, const GroupTurn *turn, const MessageRange *range,
 		  int wanted)
 {
 	ScanPass   *pass = &scan->pass;
 	int64		scanned_to;
 
 	pass->lane_step = LANE_STEP_TAKE;
-	pass->lane = turn->group.lane;
+	pass->lane = turn->lane;
 	pass->lane_goal = scan->result.chosen.n + wanted;
-	pass->is_first_out = group_turn_is_bounded(scan, turn->group.lane) &&
+	pass->is_first_out = group_turn_is_bounded(scan, turn->lane) &&
 		scan->request.queue->group_concurrency == 1;
 	pass->head_failed = false;
 	scanned_to = claim_scan_range(scan, range);
@@ -612,89 +592,35 @@ scan_lane(ClaimScan *scan, const LaneTurn *turn, const MessageRange *range,
 	return scanned_to;
 }
 
-/* Find out whether the head of the group, or one of the range, is free. */
+/*
+ * Choose messages in the range of a lane, or the head of its group, which is
+ * not in the range and comes first.  A probe only finds out whether one is
+ * free.
+ */
 static void
-probe_lane(ClaimScan *scan, LaneTurn *turn, const MessageRange *range)
+take_range(ClaimScan *scan, const GroupTurn *turn, const MessageRange *range,
+		   int wanted)
 {
-	int64		scanned_to = scan_lane(scan, turn,
-									   turn->has_head ? &turn->head : range, 1);
+	ScanPass   *pass = &scan->pass;
+	bool		has_head = turn->count.has_head;
+	int			before = scan->result.chosen.n;
+	int64		scanned_to = scan_lane(scan, turn, has_head ?
+									   &turn->count.head : range, wanted);
 
-	if (scan->result.nfree == 0)
+	if (scan->result.nfree > 0)
 	{
-		/* The head comes first, so nothing in the range is free either. */
-		scan->pass.head_failed |= turn->has_head;
-		give_back(scan, turn->has_head ? range->first - 1 : scanned_to);
+		/* A claim is to find the lane as the probe has, with its turn. */
+		pass->skipped.n = 0;
+		availability_give_back(NULL, &pass->skipped, pass->now);
+		availability_keep_turn();
+		availability_close();
 		return;
 	}
-
-	/* A claim is to find the lane as it was, with its turn. */
-	scan->pass.skipped.n = 0;
-	availability_give_back(NULL, &scan->pass.skipped, scan->pass.now);
-	availability_keep_turn();
-	availability_close();
-}
-
-/* Choose the head of the group; all of the range goes back. */
-static void
-take_head(ClaimScan *scan, LaneTurn *turn, const MessageRange *range)
-{
-	int			before = scan->result.chosen.n;
-
-	(void) scan_lane(scan, turn, &turn->head, 1);
-	scan->pass.head_failed = scan->result.chosen.n == before;
-	give_back(scan, range->first - 1);
-}
-
-/* Returns what the pass has done with a lane, or a new entry for it. */
-static LaneTurn *
-find_turn(ScanPass *pass, LaneId lane)
-{
-	LaneTurns  *turns = &pass->turns;
-	LaneTurn   *turn;
-	TurnEntry  *entry;
-	bool		found;
-
-	if (turns->by_lane == NULL)
-		turns->by_lane = hash_create_blobs("turns of lanes", sizeof(LaneId),
-										   sizeof(TurnEntry),
-										   CurrentMemoryContext);
-	entry = hash_search(turns->by_lane, &lane, HASH_ENTER, &found);
-	if (found)
-		return &turns->items[entry->turn];
-	entry->turn = turns->n;
-	turns->items = scan_list_make_room(turns->items, turns->n, &turns->size,
-									   sizeof(LaneTurn));
-	turn = &turns->items[turns->n++];
-	memset(turn, 0, sizeof(LaneTurn));
-	turn->group.lane = lane;
-	return turn;
-}
-
-/*
- * The pass ends.  Groups of which something was chosen stay locked to the end
- * of the transaction.
- */
-void
-lane_scan_end(ClaimScan *scan)
-{
-	LaneTurns  *turns = &scan->pass.turns;
-
-	for (int i = 0; i < turns->n; i++)
+	if (has_head)
 	{
-		LaneTurn   *turn = &turns->items[i];
-
-		if (!turn->group.is_locked)
-			continue;
-
-		/*
-		 * Other claims have passed over a group that stays locked.  The end
-		 * of the transaction gives its lane a turn, and wakes sessions that
-		 * wait, if there is more.
-		 */
-		if (turn->group.taken == 0)
-			lane_count_close(scan, turn, false);
-		else
-			pending_record_unlock(scan->request.queue->id,
-								  turn->group.lane);
+		/* Nothing in the range may overtake the head. */
+		pass->head_failed = scan->result.chosen.n == before;
+		scanned_to = range->first - 1;
 	}
+	give_back(scan, scanned_to);
 }

@@ -12,9 +12,8 @@
 
 #include "claim/claim_scan_internal.h"
 
-extern bool lane_scan_has_lanes(const ClaimScan *scan);
+extern bool lane_scan_has_lanes(ClaimScan *scan);
 extern void lane_scan_pass(ClaimScan *scan);
 extern bool lane_scan_give_due(ClaimScan *scan);
-extern void lane_scan_end(ClaimScan *scan);
 
 #endif							/* QUEUE_LANE_SCAN_H */

@@ -253,7 +253,7 @@ queue_drop(const char *name)
 	group_rate_drop(queue.id);
 	row_delete_of_queue(CATALOG_PUSH_ORIGIN, queue.id);
 	(void) topic_remove(queue.id, NULL);
-	pending_record_drop(queue.id);
+	pending_record_queue(queue.id, TARGET_DROP, LANE_WITHOUT_KEY);
 	row_delete_of_queue(CATALOG_JOB_COUNTER, queue.id);
 	row_delete_of_queue(CATALOG_HANDLER, queue.id);
 	rel = catalog_open_queues(RowExclusiveLock);
@@ -290,7 +290,7 @@ write_metadata(const Queue *queue, Jsonb *metadata, bool default_dead)
 
 	/* Groups may have more room than before. */
 	if (queue->has_groups)
-		pending_record_queue(queue->id);
+		pending_record_queue(queue->id, TARGET_QUEUE, LANE_WITHOUT_KEY);
 }
 
 /* Replace the metadata of a queue. */
@@ -433,7 +433,7 @@ queue_set_paused(const char *name, bool paused)
 	if (queue.paused == paused)
 		return false;
 	update_column(name, Anum_queue_paused, BoolGetDatum(paused), false);
-	pending_record_queue(queue.id);
+	pending_record_queue(queue.id, TARGET_QUEUE, LANE_WITHOUT_KEY);
 	database_record_change(CHANGE_HANDLERS);
 	return true;
 }

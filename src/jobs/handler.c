@@ -350,7 +350,7 @@ handler_bind(const char *queue_name, Oid function, Oid teardown,
 	/*
 	 * The queue may have messages already, of which a runner is to be told.
 	 */
-	pending_record_queue(queue.id);
+	pending_record_queue(queue.id, TARGET_QUEUE, LANE_WITHOUT_KEY);
 }
 
 /* Remove the handler of a queue, if it has one. */

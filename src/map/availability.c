@@ -158,6 +158,10 @@ availability_clear(AvailabilityMap *map)
 	lanes_forget(map);
 	memset(map->next, 0, sizeof(map->next));
 	map->knows_delivered = false;
+
+	/* It was cleared because a prepared transaction has ended. */
+	if (map->learn_at == DT_NOEND)
+		map->learn_at = 0;
 	map->ranges.n = 0;
 	availability_close_overflow(map);
 
@@ -220,8 +224,12 @@ availability_set_wake_at(AvailabilityMap *map)
 		if (!map->has_lanes || map->ranges.items[i].due != DT_NOBEGIN)
 			at = Min(at, message_range_sweep_at(&map->ranges.items[i]));
 
-	/* The lanes may have room for what was delivered by then. */
-	if (map->bound > 0 && !map->knows_delivered && map->learn_at != 0)
+	/*
+	 * The lanes may have room for what was delivered by then; or claims wait
+	 * for the worker, which has not read all of the queue yet (learn_at is
+	 * 0).
+	 */
+	if (map->bound > 0 && !map->knows_delivered && !map->quiet)
 		at = Min(at, map->learn_at);
 
 	/* The worker has to visit it, since it has begun anew. */

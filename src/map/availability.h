@@ -102,8 +102,6 @@ typedef struct AvailabilityMap
 
 	/* counts.c: numbers of messages */
 	uint64		depth_generation;	/* in which they were counted */
-	uint64		unknown_in;		/* the generation in which they are not known,
-								 * or 0; see init_map() */
 	int64		depths[DEPTHS];
 
 	/*
@@ -127,8 +125,6 @@ typedef struct AvailabilityMap
 								 * 0 */
 	int			nlanes;			/* in the ring of turns */
 	uint32		lane_changes;	/* counts changes of lanes */
-	LaneId		last_turn;		/* the lane that had the last turn in a claim
-								 * that has read all of the queue, or 0 */
 } AvailabilityMap;
 
 /* Returns whether this session has locked the map, and may change it. */

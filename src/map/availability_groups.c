@@ -14,11 +14,9 @@
  *	  has read the queue: availability_begin_delivered() says whether it has
  *	  to, and availability_end_delivered() sets the field.  It is cleared with
  *	  the map, and when there is no room for what was delivered.  As long as
- *	  it is not set, claims read the whole queue (claim_scan_groups.c).
- *
- *	  3. After a transaction with very many changes it may not be known in
- *	  which lanes these were (pending_list.c).  Then the map forgets what it
- *	  knows, with or without a bound (availability_clear_lanes).
+ *	  it is not set, claims wait for the worker (availability_is_learning); or
+ *	  they read the whole queue, if no worker runs, there is no room, or that
+ *	  takes long (whole_scan.c).
  *
  * src/map/availability_groups.c
  *
@@ -26,7 +24,6 @@
  */
 #include "postgres.h"
 
-#include "common/pg_prng.h"
 #include "utils/timestamp.h"
 
 #include "catalog/relations.h"
@@ -35,6 +32,7 @@
 #include "map/lanes.h"
 #include "map/lanes_table.h"
 #include "map/shmem_maps.h"
+#include "shmem/database_state.h"
 #include "shmem/shmem.h"
 
 static AvailabilityMap *find_own_map(int32 queue_id);
@@ -74,66 +72,6 @@ availability_log_forgotten(int32 queue_id)
 	ereport(DEBUG2,
 			(errmsg_internal("the availability map of queue number %d has forgotten all: the queue has groups, or another bound of them",
 							 queue_id)));
-}
-
-/*
- * A claim or a probe begins to scan all of a queue with groups.  Returns a
- * number for availability_found_nothing(), or 0 if there is no map.
- */
-uint32
-availability_begin_groups(int32 queue_id, int bound)
-{
-	AvailabilityMap *map = find_own_map(queue_id);
-	uint32		changes;
-	bool		is_new;
-
-	if (map == NULL)
-		return 0;
-	is_new = availability_set_lanes(map, bound);
-	changes = map->changes;
-
-	/* The worker has to read the queue for its lanes. */
-	if (is_new)
-	{
-		availability_unlock_and_wake(map, 0);
-		availability_log_forgotten(queue_id);
-	}
-	else
-		LWLockRelease(&map->lock);
-	return changes;
-}
-
-/*
- * Returns the lane that had the last turn in a claim that has read all of the
- * queue.
- */
-LaneId
-availability_last_turn(int32 queue_id)
-{
-	AvailabilityMap *map = find_own_map(queue_id);
-	LaneId		lane;
-
-	/* It is not known.  Any lane, or some groups would never have a turn. */
-	if (map == NULL)
-	{
-		lane.hash = pg_prng_uint64(&pg_global_prng_state);
-		return lane;
-	}
-	lane = map->last_turn;
-	LWLockRelease(&map->lock);
-	return lane;
-}
-
-/* A claim has read all of the queue, and this lane had the last turn. */
-void
-availability_set_last_turn(int32 queue_id, LaneId lane)
-{
-	AvailabilityMap *map = find_own_map(queue_id);
-
-	if (map == NULL)
-		return;
-	map->last_turn = lane;
-	LWLockRelease(&map->lock);
 }
 
 /*
@@ -181,27 +119,6 @@ availability_make_room(Oid extension, int32 queue_id, LaneId lane,
 }
 
 /*
- * A transaction has ended which has changed messages of several lanes, and it
- * is not known which ones.  If the queue has lanes, the map forgets what it
- * knows, and the sessions that wait probe.
- */
-void
-availability_clear_lanes(Oid extension, int32 queue_id)
-{
-	AvailabilityMap *map = shmem_find_map(extension, queue_id);
-
-	if (map == NULL)
-		return;
-	if (map->has_lanes)
-	{
-		availability_clear(map);
-		availability_unlock_and_wake(map, INT_MAX);
-	}
-	else
-		LWLockRelease(&map->lock);
-}
-
-/*
  * This transaction has made room in a group, for its own claims: give the
  * lane a turn, even if others have found the group full.
  */
@@ -235,19 +152,45 @@ availability_is_first(int32 queue_id, LaneId lane, const MessageRange *range)
 
 /*
  * Returns whether the lanes tell a claim with this bound how many messages
- * are under live claims.
+ * are under live claims.  If not, *learns says whether the worker is about to
+ * read the queue for them.  Sets *changes to a number for
+ * availability_found_nothing(), 0 if there is no map.
  */
 bool
-availability_knows_delivered(int32 queue_id, int bound)
+availability_knows_delivered(int32 queue_id, int bound, bool *learns,
+							 uint32 *changes)
 {
 	AvailabilityMap *map = find_own_map(queue_id);
 	bool		result;
 
+	*learns = false;
+	*changes = 0;
 	if (map == NULL)
 		return false;
-	result = map->has_lanes && map->bound == bound && map->knows_delivered;
+	if (availability_set_lanes(map, bound))
+	{
+		/* The worker has to read the queue for its lanes. */
+		*learns = availability_is_learning(map);
+		availability_unlock_and_wake(map, 0);
+		availability_log_forgotten(queue_id);
+		return false;
+	}
+	result = map->knows_delivered;
+	*learns = availability_is_learning(map);
+	*changes = map->changes;
 	LWLockRelease(&map->lock);
 	return result;
+}
+
+/*
+ * Returns whether the worker is about to read the queue, so that its lanes
+ * know what was delivered.  The map is locked.
+ */
+bool
+availability_is_learning(const AvailabilityMap *map)
+{
+	return map->bound > 0 && !map->knows_delivered && map->learn_at == 0 &&
+		database_has_worker();
 }
 
 /*
@@ -293,16 +236,21 @@ availability_begin_delivered(int32 queue_id, int bound)
 
 /*
  * The worker has read all that the map knew nothing of: the lanes know what
- * was delivered, unless that has changed, or is not all.
+ * was delivered, unless that has changed, or is not all.  If a prepared
+ * transaction may have claimed messages without our knowing of it, they know
+ * it only after the map was cleared at the end of that.
  */
 void
-availability_end_delivered(int32 queue_id, uint64 incarnation)
+availability_end_delivered(int32 queue_id, uint64 incarnation,
+						   bool is_unknown)
 {
 	AvailabilityMap *map = find_own_map(queue_id);
 	bool		complete;
 
 	if (map == NULL)
 		return;
+	if (is_unknown && map->incarnation == incarnation)
+		map->learn_at = DT_NOEND;
 
 	/* A claim may still have reserved some of what we know nothing of. */
 	complete = map->incarnation == incarnation && map->learn_at == 0 &&

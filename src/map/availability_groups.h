@@ -15,22 +15,20 @@
 #include "map/availability.h"
 #include "map/message_ranges.h"
 
-extern uint32 availability_begin_groups(int32 queue_id, int bound);
-extern LaneId availability_last_turn(int32 queue_id);
-extern void availability_set_last_turn(int32 queue_id, LaneId lane);
 extern void availability_found_nothing(int32 queue_id, uint32 changes);
 
 /* Groups with a bound */
 extern void availability_make_room(Oid extension, int32 queue_id, LaneId lane,
 								   const MessageRange *range,
 								   bool is_finished);
-extern void availability_clear_lanes(Oid extension, int32 queue_id);
 extern void availability_give_turn(int32 queue_id, LaneId lane);
 extern bool availability_is_first(int32 queue_id, LaneId lane,
 								  const MessageRange *range);
-extern bool availability_knows_delivered(int32 queue_id, int bound);
+extern bool availability_knows_delivered(int32 queue_id, int bound,
+										 bool *learns, uint32 *changes);
 extern uint64 availability_begin_delivered(int32 queue_id, int bound);
-extern void availability_end_delivered(int32 queue_id, uint64 incarnation);
+extern void availability_end_delivered(int32 queue_id, uint64 incarnation,
+									   bool is_unknown);
 extern void availability_learn_delivered(int32 queue_id,
 										 const LaneRange *ranges, int n);
 extern int	availability_list_delivered(int32 queue_id, LaneId lane,
@@ -45,6 +43,7 @@ extern void availability_wake_lanes(int32 queue_id);
 
 /* Inside src/map */
 extern bool availability_set_lanes(AvailabilityMap *map, int bound);
+extern bool availability_is_learning(const AvailabilityMap *map);
 extern void availability_log_forgotten(int32 queue_id);
 
 #endif							/* QUEUE_AVAILABILITY_GROUPS_H */

@@ -116,7 +116,8 @@ availability_awaits_move(const AvailabilityMap *map, TimestampTz now)
 
 /*
  * Wait until another session closes a reservation of the queue, or none has
- * one open and the worker has nothing to move; for WAIT_STEP at most.  Returns
+ * one open and the worker has nothing to move nor to read for its lanes; for
+ * WAIT_STEP at most.  Returns
  * false if the waits of the call have taken WAIT_MAX together, or if the queue
  * has no map any more.  *until is 0 before the first wait of a call.
  */
@@ -152,6 +153,9 @@ sleep_until_close(AvailabilityMap *map)
 	waits = map->open > 0 ||
 		availability_awaits_move(map, GetCurrentTimestamp());
 	map->waiting |= waits;
+
+	/* Nothing wakes us when the worker has read the queue: ask again. */
+	waits |= availability_is_learning(map);
 	LWLockRelease(&map->lock);
 	if (waits)
 		ConditionVariableTimedSleep(closing, WAIT_STEP,

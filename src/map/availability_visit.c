@@ -124,7 +124,6 @@ bool
 availability_is_due(int32 queue_id, TimestampTz now, bool *is_borrowed)
 {
 	AvailabilityMap *map = shmem_find_map(catalog_queue_oid(), queue_id);
-	uint64		generation;
 	bool		result;
 
 	*is_borrowed = false;
@@ -133,7 +132,7 @@ availability_is_due(int32 queue_id, TimestampTz now, bool *is_borrowed)
 	 * Where the depths are known, a queue without a map has no messages
 	 * (counts.c), and needs none.
 	 */
-	if (map == NULL && depth_is_known(&generation))
+	if (map == NULL && depth_known() != 0)
 		return false;
 	if (map == NULL)
 		map = shmem_get_map(queue_id);
@@ -419,11 +418,12 @@ availability_drop_queue(Oid extension, int32 queue_id)
 }
 
 /*
- * The queue has come from another server, or gone there: forget all, wake the
- * sessions that wait, and have listeners notified.
+ * The queue has come from another server, or gone there, or it is not known
+ * what a transaction has changed in it: forget all, wake the sessions that
+ * wait, and have listeners notified.
  */
 void
-availability_move_queue(Oid extension, int32 queue_id)
+availability_forget_queue(Oid extension, int32 queue_id)
 {
 	AvailabilityMap *map = shmem_find_map(extension, queue_id);
 
@@ -434,6 +434,7 @@ availability_move_queue(Oid extension, int32 queue_id)
 		return;
 	}
 	availability_reset(map);
+	examine_again(map);
 	availability_unlock_and_wake(map, INT_MAX);
 }
 

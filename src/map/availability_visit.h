@@ -52,7 +52,7 @@ extern bool availability_end_sweep(int32 queue_id, int64 scanned_to,
 
 /* Queues that are dropped, or move between servers */
 extern void availability_drop_queue(Oid extension, int32 queue_id);
-extern void availability_move_queue(Oid extension, int32 queue_id);
+extern void availability_forget_queue(Oid extension, int32 queue_id);
 
 /* Sessions that wait for messages */
 extern AvailabilityMap *availability_begin_wait(int32 queue_id);

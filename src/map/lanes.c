@@ -32,7 +32,7 @@
  *	  after that callback.  So the next claim that locks the group finds them.
  *
  *	  - The callback of a commit cuts exactly the messages that were deleted
- *	  (pending_record_room, lanes_make_room).
+ *	  (group_make_room, lanes_make_room).
  *
  *	  - A claim that has locked the group and counted replaces the ranges that
  *	  it has read by those of the unfinished messages (lanes_set_delivered).

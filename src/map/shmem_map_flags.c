@@ -74,12 +74,11 @@ bool
 shmem_is_flagged(Oid extension, int32 queue_id, MapFlag flag)
 {
 	AvailabilityMap *map = shmem_find_map(extension, queue_id);
-	uint64		generation;
 	bool		result;
 
 	/* Where the depths are known, it has no messages (counts.c). */
 	if (map == NULL)
-		return !depth_is_known(&generation);
+		return depth_known() == 0;
 	result = shmem_has_flag(map, flag);
 	LWLockRelease(&map->lock);
 	return result;

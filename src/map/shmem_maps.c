@@ -288,16 +288,9 @@ shmem_find_map(Oid extension, int32 queue_id)
 static bool
 is_empty(const AvailabilityMap *map, DatabaseState *home)
 {
-	uint64		generation;
+	uint64		generation = depth_state_counted(&home->depths);
 
-	if (!depth_state_is_counted(&home->depths, &generation))
-		return false;
-
-	/*
-	 * The map was made while queues without a map could have messages, so it
-	 * does not have the depths before the next recount.
-	 */
-	if (map->unknown_in == generation && !depth_state_is_known(&home->depths))
+	if (generation == 0)
 		return false;
 
 	/* What was counted in an earlier generation is worthless. */
@@ -625,12 +618,17 @@ init_map(AvailabilityMap *map, const MapKey *key, EntryNumber owner)
 	memset(map->counts, 0, sizeof(map->counts));
 	forget_depths(map);
 
-	/* Where the depths are known, a queue without a map has no messages. */
-	map->unknown_in = home != NULL && depth_state_is_known(&home->depths) ? 0 :
-		depth_generation();
+	/*
+	 * Unless each queue with messages has had a map, this one may have some.
+	 * The next recount counts them, and until then no depths are shown.
+	 */
+	if (home != NULL && depth_state_is_incomplete(&home->depths))
+	{
+		map->depth_generation = depth_generation();
+		map->depths[DEPTH_READY] = DEPTH_NOT_EMPTY;
+	}
 	map->has_lanes = false;
 	map->bound = -1;
-	map->last_turn = LANE_WITHOUT_KEY;
 	map->learn_at = 0;
 	map->open_overflow = 0;
 	shmem_clear_flag(map, MAP_COUNTED);

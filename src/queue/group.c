@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * group.c
- *	  Groups of messages: which queues have any, turns, and locks.
+ *	  Groups of messages: which queues have any, and locks.
  *
  * NOTES
  *	  A group is all messages of a queue with the same key.  Where a number
@@ -13,11 +13,7 @@
  *	  groups.  Transactions that push the first such message at the same time
  *	  write a row each: none waits for another one.
  *
- *	  2. Turns.  Where a claim reads all of a queue, its groups take turns in
- *	  the order of their lanes.  The lane that had the last turn is in the
- *	  queue's availability map.
- *
- *	  3. Locks.  Where a group has a bound, a claim locks the group before it
+ *	  2. Locks.  Where a group has a bound, a claim locks the group before it
  *	  counts the messages that are under live claims, and keeps the lock until
  *	  its transaction ends, also if that is prepared.  So what it has counted
  *	  and what it adds are one step for other claims, whether they take lanes
@@ -48,19 +44,20 @@
 
 #define GROUP_LOCKS_MAX		1000
 
-/* A group that this transaction has locked, or a pop from one with a bound */
-typedef struct GroupRecord
+/* A message that this transaction has popped from a group with a bound */
+typedef struct GroupPop
 {
 	XactRecord	xact;
 	int32		queue_id;
 	LaneId		lane;
-} GroupRecord;
+} GroupPop;
 
+/* Counts the groups that this transaction has locked. */
 static XactList locks = {
-	.record_size = sizeof(GroupRecord)
+	.record_size = sizeof(XactRecord)
 };
 static XactList pops = {
-	.record_size = sizeof(GroupRecord)
+	.record_size = sizeof(GroupPop)
 };
 
 static bool is_of_bounded_group(const Queue *queue, HeapTuple tuple);
@@ -106,9 +103,11 @@ group_make_room(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	if (!is_of_bounded_group(queue, tuple))
 		return;
 	form = message_read(tuple);
-	pending_record_room(&form,
-						message_lane(RelationGetDescr(table->heap), tuple),
-						is_finished);
+
+	/* A rollback makes no room. */
+	pending_record_change(&form, is_finished ? TARGET_ROOM : TARGET_TURN,
+						  message_lane(RelationGetDescr(table->heap), tuple),
+						  DT_NOEND, DT_NOBEGIN);
 }
 
 /* --- Pops --- */
@@ -128,15 +127,13 @@ group_init(void)
 void
 group_record_pop(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {
-	GroupRecord *pop;
-	LaneId		lane;
+	GroupPop   *pop;
 
 	if (!is_of_bounded_group(queue, tuple))
 		return;
-	lane = message_lane(RelationGetDescr(table->heap), tuple);
 	pop = xact_add(&pops);
 	pop->queue_id = queue->id;
-	pop->lane = lane;
+	pop->lane = message_lane(RelationGetDescr(table->heap), tuple);
 }
 
 /* Returns how many messages of a group this transaction has popped. */
@@ -147,7 +144,7 @@ group_popped(int32 queue_id, LaneId lane)
 
 	for (int i = 0; i < pops.n; i++)
 	{
-		const GroupRecord *pop = xact_record(&pops, i);
+		const GroupPop *pop = xact_record(&pops, i);
 
 		n += pop->queue_id == queue_id && lane_equals(pop->lane, lane);
 	}
@@ -179,7 +176,6 @@ group_try_lock(int32 queue_id, LaneId lane, bool *is_new)
 {
 	LOCKTAG		tag;
 	LockAcquireResult result;
-	GroupRecord *lock;
 
 	set_group_tag(&tag, queue_id, lane);
 	result = LockAcquire(&tag, ExclusiveLock, false, true);
@@ -194,33 +190,25 @@ group_try_lock(int32 queue_id, LaneId lane, bool *is_new)
 				 errmsg("transaction has claimed from more than %d groups with a bound",
 						GROUP_LOCKS_MAX),
 				 errhint("Commit after each claim, or claim fewer messages.")));
-	lock = xact_add(&locks);
-	lock->queue_id = queue_id;
-	lock->lane = lane;
+	(void) xact_add(&locks);
 	return true;
 }
 
-/* Unlock a group of which nothing was claimed. */
+/*
+ * Unlock a group of which nothing was claimed, and which this subtransaction
+ * had not locked before.
+ */
 void
 group_unlock(int32 queue_id, LaneId lane)
 {
 	LOCKTAG		tag;
 
+	Assert(locks.n > 0 &&
+		   ((XactRecord *) xact_record(&locks, locks.n - 1))->nest_level ==
+		   GetCurrentTransactionNestLevel());
 	set_group_tag(&tag, queue_id, lane);
-	for (int i = locks.n - 1; i >= 0; i--)
-	{
-		GroupRecord *lock = xact_record(&locks, i);
-
-		if (lock->queue_id != queue_id || !lane_equals(lock->lane, lane))
-			continue;
-		LockRelease(&tag, ExclusiveLock, false);
-
-		/* The last record takes its place, which keeps the order of levels. */
-		Assert(lock->xact.nest_level == GetCurrentTransactionNestLevel());
-		*lock = *(GroupRecord *) xact_record(&locks, locks.n - 1);
-		locks.n--;
-		return;
-	}
+	LockRelease(&tag, ExclusiveLock, false);
+	locks.n--;
 }
 
 /*

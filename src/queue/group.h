@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * group.h
- *	  Groups of messages: which queues have any, turns, and locks.
+ *	  Groups of messages: which queues have any, and locks.
  *
  * src/queue/group.h
  *

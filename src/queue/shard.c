@@ -363,7 +363,9 @@ shard_change(int shard)
 		CHECK_FOR_INTERRUPTS();
 		queue_table_names(rel, tuple, project, name, &paused);
 		if (shard_of(project, name) == shard)
-			pending_record_move(queue_table_id(rel, tuple, Anum_queue_id));
+			pending_record_queue(queue_table_id(rel, tuple,
+												Anum_queue_id),
+								 TARGET_MOVE, LANE_WITHOUT_KEY);
 	}
 	row_scan_end(&scan);
 	table_close(rel, AccessShareLock);

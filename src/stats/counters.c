@@ -66,13 +66,6 @@
 #include "storage/counts.h"
 #include "storage/row.h"
 #include "util/compat.h"
-#include "util/xact.h"
-
-/*
- * Whether the transaction has set an error; a hint, as that may have been
- * rolled back
- */
-static bool has_errors = false;
 
 /*
  * The columns of a row that are changed in place.  The column last_error
@@ -86,76 +79,18 @@ typedef struct CounterForm
 	TimestampTz last_error_at;
 } CounterForm;
 
-/* What is to be added to the row of a queue */
-typedef struct CounterAddition
-{
-	Oid			extension;
-	int32		queue_id;
-	const char *error;			/* or NULL */
-	TimestampTz error_at;
-
-	/* Result: the counts of the queue's availability map, which were added */
-	int64		n[JOB_COUNTERS];
-
-	TupleDesc	desc;			/* for counters.c */
-} CounterAddition;
-
-static void counters_after_end(XactEvent event);
-static bool counters_table_add(CounterAddition *add);
+static bool counters_table_add(CounterRow *add);
 static void counters_table_read(CounterRow *row);
-static List *counters_table_with_errors(void);
 static Datum form_error(const char *error);
-static HeapTuple form_counter_row(Relation rel, const CounterAddition *add);
 static HeapTuple fetch_counter_row(Relation rel, Relation index,
 								   int32 queue_id);
-static void take_counts_from_map(CounterAddition *add);
+static void add_counts_of_map(CounterRow *row, bool take);
 static void add_counts_in_place(HeapTuple tuple, void *arg);
 static bool insert_counter_row(Relation rel, Relation index,
-							   CounterAddition *add);
+							   CounterRow *add);
 static void write_first_error(Relation rel, HeapTuple tuple,
-							  const CounterAddition *add);
-static void add_counts_of_map(CounterRow *row);
+							  const CounterRow *add);
 static void read_counts_in_place(HeapTuple tuple, void *arg);
-
-/* No records: what the transaction has counted is in counts.c. */
-static XactList callbacks = {
-	.record_size = sizeof(XactRecord),
-	.end = counters_after_end
-};
-
-/* After counts_init() */
-void
-counters_init(void)
-{
-	xact_register(&callbacks);
-}
-
-/* Set the last error of a queue, if the subtransaction commits. */
-void
-counters_set_error(int32 queue_id, const char *error)
-{
-	counts_set_error(queue_id, error,
-					 pg_mbcliplen(error, strlen(error),
-								  QUEUE_ERROR_LENGTH));
-	has_errors = true;
-}
-
-/* Callback after commit, prepare or abort. */
-static void
-counters_after_end(XactEvent event)
-{
-	const CountRecord *record;
-
-	for (int i = 0; has_errors && event != XACT_EVENT_ABORT &&
-		 (record = counts_record(i)) != NULL; i++)
-		if (record->error != NULL)
-		{
-			error_state_set(record->extension, record->queue_id,
-							record->error, record->error_at);
-			database_wake(GetCurrentTimestamp() + COUNTS_PAUSE, false);
-		}
-	has_errors = false;
-}
 
 /* --- Moving counts and errors to the table --- */
 
@@ -189,7 +124,7 @@ counters_flush(uint32 *from, int max, int64 *expired)
 
 	for (int i = 0; i < max; i++)
 	{
-		CounterAddition add = {0};
+		CounterRow	add = {0};
 
 		map = shmem_next_flagged(MAP_COUNTED, from);
 		if (map == NULL)
@@ -220,7 +155,7 @@ counters_flush_errors(int64 *expired)
 
 	while (error_state_next(&from, &error))
 	{
-		CounterAddition add = {
+		CounterRow	add = {
 			.extension = error.extension,
 			.queue_id = error.queue_id,
 			.error = error.message,
@@ -247,6 +182,7 @@ counters_read(int32 queue_id, CounterRow *row)
 {
 	const CountRecord *record;
 	QueueError	error;
+	char	   *copy;
 
 	memset(row, 0, sizeof(CounterRow));
 	row->extension = catalog_queue_oid();
@@ -280,11 +216,12 @@ counters_read(int32 queue_id, CounterRow *row)
 		return;
 
 	/* The original is to be written as it is. */
-	row->error = pstrdup(row->error);
-	if (!pg_verifymbstr(row->error, strlen(row->error), true))
-		for (char *c = row->error; *c != '\0'; c++)
+	copy = pstrdup(row->error);
+	if (!pg_verifymbstr(copy, strlen(copy), true))
+		for (char *c = copy; *c != '\0'; c++)
 			if (IS_HIGHBIT_SET(*c))
 				*c = '?';
+	row->error = copy;
 }
 
 /*
@@ -294,6 +231,9 @@ counters_read(int32 queue_id, CounterRow *row)
 List *
 counters_with_errors(void)
 {
+	Relation	rel = catalog_open(CATALOG_JOB_COUNTER, AccessShareLock, NULL);
+	RowScan		scan;
+	HeapTuple	tuple;
 	const CountRecord *record;
 	List	   *ids = NIL;
 	QueueError	error;
@@ -302,7 +242,16 @@ counters_with_errors(void)
 	/* Before the rows, as in counters_read() */
 	while (error_state_next(&from, &error))
 		ids = lappend_int(ids, error.queue_id);
-	ids = list_concat(ids, counters_table_with_errors());
+	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
+	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (!heap_attisnull(tuple, Anum_job_counter_last_error, NULL))
+			ids = lappend_int(ids,
+							  ((CounterForm *) GETSTRUCT(tuple))->queue_id);
+	}
+	row_scan_end(&scan);
+	table_close(rel, AccessShareLock);
 	for (int i = 0; (record = counts_record(i)) != NULL; i++)
 		if (record->error != NULL)
 			ids = lappend_int(ids, record->queue_id);
@@ -310,7 +259,7 @@ counters_with_errors(void)
 	return ids;
 }
 
-/* --- Forming rows --- */
+/* --- Writing a row --- */
 
 static Datum
 form_error(const char *error)
@@ -320,33 +269,6 @@ form_error(const char *error)
 	SET_VARSIZE(bytes, VARHDRSZ + QUEUE_ERROR_LENGTH);
 	memcpy(VARDATA(bytes), error, Min(strlen(error), QUEUE_ERROR_LENGTH));
 	return PointerGetDatum(bytes);
-}
-
-/*
- * Form the first row of a queue.  Returns NULL if the queue does not exist.
- * The counts are added in place later.
- */
-static HeapTuple
-form_counter_row(Relation rel, const CounterAddition *add)
-{
-	Datum		values[Natts_job_counter] = {0};
-	bool		isnull[Natts_job_counter] = {false};
-	HeapTuple	tuple;
-	CounterForm *form;
-
-	isnull[Anum_job_counter_last_error - 1] = add->error == NULL;
-	if (add->error != NULL)
-		values[Anum_job_counter_last_error - 1] = form_error(add->error);
-	tuple = heap_form_tuple(RelationGetDescr(rel), values, isnull);
-	form = (CounterForm *) GETSTRUCT(tuple);
-	form->queue_id = add->queue_id;
-	if (!queue_created_at(add->queue_id, &form->since))
-		return NULL;
-
-	/* Counts of the time before may have been lost with shared memory. */
-	form->since = Max(form->since, shmem_started_at());
-	form->last_error_at = add->error != NULL ? add->error_at : DT_NOBEGIN;
-	return tuple;
 }
 
 /*
@@ -365,20 +287,24 @@ fetch_counter_row(Relation rel, Relation index, int32 queue_id)
 	return row_fetch_valid(rel, RelationGetRelid(index), &key, 1);
 }
 
-/* --- Adding to a row --- */
-
-/* Move the counts of the queue's availability map to the addition. */
+/*
+ * Add the counts in the queue's availability map to those of a row, and take
+ * them out of the map if "take" is set.
+ */
 static void
-take_counts_from_map(CounterAddition *add)
+add_counts_of_map(CounterRow *row, bool take)
 {
-	AvailabilityMap *map = shmem_find_map(add->extension, add->queue_id);
+	AvailabilityMap *map = shmem_find_map(row->extension, row->queue_id);
 
-	memset(add->n, 0, sizeof(add->n));
 	if (map == NULL)
 		return;
-	memcpy(add->n, map->counts, sizeof(add->n));
-	memset(map->counts, 0, sizeof(map->counts));
-	shmem_clear_flag(map, MAP_COUNTED);
+	for (int i = 0; i < JOB_COUNTERS; i++)
+		row->n[i] += map->counts[i];
+	if (take)
+	{
+		memset(map->counts, 0, sizeof(map->counts));
+		shmem_clear_flag(map, MAP_COUNTED);
+	}
 	LWLockRelease(&map->lock);
 }
 
@@ -386,12 +312,12 @@ take_counts_from_map(CounterAddition *add)
 static void
 add_counts_in_place(HeapTuple tuple, void *arg)
 {
-	CounterAddition *add = (CounterAddition *) arg;
+	CounterRow *add = (CounterRow *) arg;
 	CounterForm *form = (CounterForm *) GETSTRUCT(tuple);
 	bool		isnull;
 	Datum		error;
 
-	take_counts_from_map(add);
+	add_counts_of_map(add, true);
 	for (int i = 0; i < JOB_COUNTERS; i++)
 		form->n[i] += add->n[i];
 	if (add->error == NULL || add->error_at < form->last_error_at)
@@ -405,28 +331,40 @@ add_counts_in_place(HeapTuple tuple, void *arg)
 }
 
 /*
- * Insert the first row of a queue.  Returns whether nothing is left to be
- * written.
+ * Insert the first row of a queue; the counts are added in place later.  Returns
+ * whether nothing is left to be written.
  */
 static bool
-insert_counter_row(Relation rel, Relation index, CounterAddition *add)
+insert_counter_row(Relation rel, Relation index, CounterRow *add)
 {
-	HeapTuple	tuple = form_counter_row(rel, add);
-
-	if (tuple != NULL)
-	{
-		(void) row_insert_unique(rel, index, tuple);
-		return false;
-	}
+	Datum		values[Natts_job_counter] = {0};
+	bool		isnull[Natts_job_counter] = {false};
+	HeapTuple	tuple;
+	CounterForm *form;
 
 	/* Counts of a queue that was dropped are discarded. */
-	take_counts_from_map(add);
-	return true;
+	if (!queue_created_at(add->queue_id, &add->since))
+	{
+		add_counts_of_map(add, true);
+		return true;
+	}
+	isnull[Anum_job_counter_last_error - 1] = add->error == NULL;
+	if (add->error != NULL)
+		values[Anum_job_counter_last_error - 1] = form_error(add->error);
+	tuple = heap_form_tuple(RelationGetDescr(rel), values, isnull);
+	form = (CounterForm *) GETSTRUCT(tuple);
+	form->queue_id = add->queue_id;
+
+	/* Counts of the time before may have been lost with shared memory. */
+	form->since = Max(add->since, shmem_started_at());
+	form->last_error_at = add->error != NULL ? add->error_at : DT_NOBEGIN;
+	(void) row_insert_unique(rel, index, tuple);
+	return false;
 }
 
 /* Write a queue's first error by an update, and no counts. */
 static void
-write_first_error(Relation rel, HeapTuple tuple, const CounterAddition *add)
+write_first_error(Relation rel, HeapTuple tuple, const CounterRow *add)
 {
 	int			column = Anum_job_counter_last_error;
 	Datum		error = form_error(add->error);
@@ -448,7 +386,7 @@ write_first_error(Relation rel, HeapTuple tuple, const CounterAddition *add)
  * a later transaction.
  */
 static bool
-counters_table_add(CounterAddition *add)
+counters_table_add(CounterRow *add)
 {
 	Relation	index;
 	Relation	rel;
@@ -485,18 +423,6 @@ counters_table_add(CounterAddition *add)
 
 /* --- Reading a row --- */
 
-static void
-add_counts_of_map(CounterRow *row)
-{
-	AvailabilityMap *map = shmem_find_map(row->extension, row->queue_id);
-
-	if (map == NULL)
-		return;
-	for (int i = 0; i < JOB_COUNTERS; i++)
-		row->n[i] += map->counts[i];
-	LWLockRelease(&map->lock);
-}
-
 /* Callback of row_read_in_place, with the page locked. */
 static void
 read_counts_in_place(HeapTuple tuple, void *arg)
@@ -509,7 +435,7 @@ read_counts_in_place(HeapTuple tuple, void *arg)
 
 	memcpy(row->n, form->n, sizeof(row->n));
 	row->since = form->since;
-	add_counts_of_map(row);
+	add_counts_of_map(row, false);
 
 	/* The caller may have found a later one in shared memory. */
 	if (isnull || form->last_error_at < row->error_at)
@@ -542,7 +468,7 @@ counters_table_read(CounterRow *row)
 	 * The map is read before the row is looked for: counts leave the map only
 	 * once the row exists.
 	 */
-	add_counts_of_map(row);
+	add_counts_of_map(row, false);
 
 	/* The snapshot keeps the row in its place. */
 	PushActiveSnapshot(GetLatestSnapshot());
@@ -561,26 +487,4 @@ counters_table_read(CounterRow *row)
 	PopActiveSnapshot();
 	index_close(index, AccessShareLock);
 	table_close(rel, AccessShareLock);
-}
-
-/* Returns the ids of the queues whose rows have an error. */
-static List *
-counters_table_with_errors(void)
-{
-	Relation	rel = catalog_open(CATALOG_JOB_COUNTER, AccessShareLock, NULL);
-	RowScan		scan;
-	HeapTuple	tuple;
-	List	   *ids = NIL;
-
-	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
-	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
-	{
-		CHECK_FOR_INTERRUPTS();
-		if (!heap_attisnull(tuple, Anum_job_counter_last_error, NULL))
-			ids = lappend_int(ids,
-							  ((CounterForm *) GETSTRUCT(tuple))->queue_id);
-	}
-	row_scan_end(&scan);
-	table_close(rel, AccessShareLock);
-	return ids;
 }

@@ -15,22 +15,22 @@
 
 #include "catalog/tables.h"
 
-/* The content of a row, together with counts that were not written yet */
+/*
+ * The content of a row, together with counts that were not written yet; or what
+ * is to be added to it
+ */
 typedef struct CounterRow
 {
 	Oid			extension;
 	int32		queue_id;
 	int64		n[JOB_COUNTERS];
 	TimestampTz since;			/* 0 if the queue does not exist */
-	char	   *error;			/* or NULL */
+	const char *error;			/* or NULL */
 	TimestampTz error_at;
 	TupleDesc	desc;			/* for counters.c */
 } CounterRow;
 
-extern void counters_init(void);
-
-/* Counting (see also counts.h), and reading what was counted */
-extern void counters_set_error(int32 queue_id, const char *error);
+/* Reading what was counted (counts.h) */
 extern void counters_read(int32 queue_id, CounterRow *row);
 extern List *counters_with_errors(void);
 

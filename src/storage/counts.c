@@ -13,27 +13,28 @@
  *	  claimed and delayed.  message.c counts these where it writes a row, by
  *	  the state of the row before and after:
  *
- *		ready: without a claim, or marked: the end of its claim was counted
- *			(claim_ends.c);
+ *		ready: without a claim, or marked: the end of its claim was counted;
  *		claimed: with a claim, also for seconds after that has ended;
  *		delayed: in a table of delayed messages, also for a moment after it is
  *			due.
  *
  *	  No clock is part of that, so each row always counts for the same depth,
  *	  until it is changed or marked.  That a claim has ended is noticed by the
- *	  worker's sweep, and so are delays and lifetimes that are over: the worker
- *	  moves or removes these messages.
+ *	  worker's sweep (counts_end_claim), and so are delays and lifetimes that
+ *	  are over: the worker moves or removes these messages.
  *
  *	  What was counted is added to the availability map of the queue when the
  *	  transaction has committed.  The worker moves events from there to the
- *	  table of counters (counters.c).  Depths stay in the map; depth_state.c
- *	  says to what they are added, and what loses them.  A queue without a map
- *	  has no messages, or the depths are not known.
+ *	  table of counters (counters.c), and so the last error of a queue, which is
+ *	  left in error_state.c.  Depths stay in the map; depth_state.c says to what
+ *	  they are added, and what loses them.  A queue without a map has no
+ *	  messages, or the depths are not known.
  *
  *	  The events of a transaction that is prepared count at once, as if it had
  *	  committed.  But depths have to be right, and it may be rolled back yet.
  *	  So their changes are left to the worker, which adds them after the commit
- *	  (prepared.c).
+ *	  (prepared.c), and so are those of which only the worker knows whether a
+ *	  recount has counted them.
  *
  * src/storage/counts.c
  *
@@ -42,6 +43,7 @@
 #include "postgres.h"
 
 #include "access/xact.h"
+#include "mb/pg_wchar.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -50,27 +52,23 @@
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
 #include "shmem/depth_state.h"
+#include "shmem/error_state.h"
 #include "shmem/shmem.h"
 #include "storage/counts.h"
+#include "storage/message_row.h"
+#include "storage/prepared.h"
+#include "storage/row.h"
 
 /* How many of the last records are searched for one to add to */
 #define LOOK_BACK	8
 
-static CountRecord *count_record(int32 queue_id, uint64 generation,
-								 bool counted);
-static int64 *depths_to_change(int32 queue_id, int64 first, int64 last);
+static CountRecord *count_record(int32 queue_id, const DepthChange *change);
 static bool all_zero(const int64 *n, int count);
 static void add_depths_to_map(AvailabilityMap *map, uint64 generation,
 							  const int64 *depths);
-static bool add_record_to_map(const CountRecord *record, AvailabilityMap *map,
-							  uint64 generation, bool with_depths);
-static void add_depths_now(AvailabilityMap *map, uint64 generation,
-						   const int64 *depths);
-static AvailabilityMap *find_counted_map(const CountRecord *record,
-										 bool with_depths);
-static bool changes_depths(const DepthChange *change);
-static bool adds_depths(const CountRecord *record, XactEvent event,
-						uint64 *generation);
+static bool add_record_to_map(const CountRecord *record, bool with_depths);
+static void add_depths_now(AvailabilityMap *map, const int64 *depths);
+static void mark_end_counted(HeapTuple tuple, void *arg);
 static void counts_before_end(XactEvent event);
 static void counts_after_end(XactEvent event);
 
@@ -89,12 +87,12 @@ counts_init(void)
 /* --- Counting in a transaction --- */
 
 /*
- * Returns a record of the current subtransaction for a queue: of depths that
- * were changed in that generation, and that a recount had passed or not; or
- * with generation 0 any one, for events.
+ * Returns a record of the current subtransaction for a queue: for changes of
+ * rows at that position, which the recount of that generation had passed (0:
+ * none had); or with NULL any one, for events.
  */
 static CountRecord *
-count_record(int32 queue_id, uint64 generation, bool counted)
+count_record(int32 queue_id, const DepthChange *change)
 {
 	int			level = GetCurrentTransactionNestLevel();
 	Oid			extension = catalog_queue_oid();
@@ -106,35 +104,15 @@ count_record(int32 queue_id, uint64 generation, bool counted)
 		if (record->queue_id == queue_id &&
 			record->xact.nest_level == level &&
 			record->extension == extension &&
-			(generation == 0 || record->depths.first > record->depths.last ||
-			 (record->depths.generation == generation &&
-			  record->depths.counted == counted)))
+			(change == NULL || !record->depths.is_used ||
+			 (record->depths.position == change->position &&
+			  record->depths.counted_in == change->counted_in)))
 			return record;
 	}
 	record = xact_add(&records);
 	record->extension = extension;
 	record->queue_id = queue_id;
-	record->depths.first = PG_INT64_MAX;
-	record->depths.last = PG_INT64_MIN;
 	return record;
-}
-
-/*
- * Returns the numbers to which a change of the depths of a queue is added, by
- * messages with ids from first to last.
- */
-static int64 *
-depths_to_change(int32 queue_id, int64 first, int64 last)
-{
-	uint64		generation;
-	bool		counted = depth_has_counted(queue_id, last, &generation);
-	DepthChange *change = &count_record(queue_id, generation, counted)->depths;
-
-	change->generation = generation;
-	change->counted = counted;
-	change->first = Min(change->first, first);
-	change->last = Max(change->last, last);
-	return change->n;
 }
 
 /* Count n events of a queue, if the subtransaction commits. */
@@ -142,35 +120,35 @@ void
 counts_add(int32 queue_id, JobCounter counter, int64 n)
 {
 	if (n != 0)
-		count_record(queue_id, 0, false)->n[counter] += n;
+		count_record(queue_id, NULL)->n[counter] += n;
 }
 
 /*
- * Count n messages more (or fewer, if n is negative) for a depth, which have
- * ids from first to last.
+ * Count n messages more (or fewer, if n is negative) for a depth, whose rows
+ * are at that position.
  */
 void
-counts_add_rows(int32 queue_id, int64 first, int64 last, QueueDepth depth,
-				int n)
+counts_add_rows(int32 queue_id, uint64 position, QueueDepth depth, int n)
 {
-	depths_to_change(queue_id, first, last)[depth] += n;
-}
+	DepthChange change = {
+		.is_used = true,
+		.position = position,
+		.counted_in = depth_counted_in(position)
+	};
+	DepthChange *depths = &count_record(queue_id, &change)->depths;
 
-/* Count a message for another depth than before. */
-void
-counts_move_row(int32 queue_id, int64 id, QueueDepth from, QueueDepth to)
-{
-	int64	   *depths = depths_to_change(queue_id, id, id);
-
-	depths[from]--;
-	depths[to]++;
+	if (!depths->is_used)
+		*depths = change;
+	depths->n[depth] += n;
 }
 
 /* Set the last error of a queue, if the subtransaction commits. */
 void
-counts_set_error(int32 queue_id, const char *error, int length)
+counts_set_error(int32 queue_id, const char *error)
 {
-	CountRecord *record = count_record(queue_id, 0, false);
+	CountRecord *record = count_record(queue_id, NULL);
+	int			length = pg_mbcliplen(error, strlen(error),
+									  QUEUE_ERROR_LENGTH);
 
 	record->error = MemoryContextAlloc(TopTransactionContext, length + 1);
 	memcpy(record->error, error, length);
@@ -218,15 +196,25 @@ add_depths_to_map(AvailabilityMap *map, uint64 generation, const int64 *depths)
 }
 
 /*
- * Add a record to the map of its queue, which the caller has locked, and
- * unlock it; "map" is NULL if there is none.  Returns whether the worker has
- * more to do now than before.
+ * Add a record to the map of its queue.  Returns whether the worker has more to
+ * do now than before.
  */
 static bool
-add_record_to_map(const CountRecord *record, AvailabilityMap *map,
-				  uint64 generation, bool with_depths)
+add_record_to_map(const CountRecord *record, bool with_depths)
 {
+	AvailabilityMap *map = shmem_find_map(record->extension,
+										  record->queue_id);
 	bool		wake = false;
+
+	/*
+	 * A map that another session makes is taken for that of a queue without
+	 * messages, until it can see this.  If it could not, we find the map now.
+	 */
+	if (map == NULL && with_depths)
+	{
+		depth_set_incomplete();
+		map = shmem_find_map(record->extension, record->queue_id);
+	}
 
 	/* It found no room.  The worker has to visit the queue. */
 	if (map == NULL)
@@ -244,17 +232,17 @@ add_record_to_map(const CountRecord *record, AvailabilityMap *map,
 		wake = true;
 	}
 	if (with_depths)
-		add_depths_to_map(map, generation, record->depths.n);
+		add_depths_to_map(map, record->depths.counted_in, record->depths.n);
 	LWLockRelease(&map->lock);
 	return wake;
 }
 
 /*
- * Add to a map, which is locked, what is so whether or not the transaction
- * commits; "map" is NULL if there is none.
+ * For the worker: add to a map, which is locked, what is so whether or not the
+ * transaction commits; "map" is NULL if there is none.
  */
 static void
-add_depths_now(AvailabilityMap *map, uint64 generation, const int64 *depths)
+add_depths_now(AvailabilityMap *map, const int64 *depths)
 {
 	/* What we have counted would be missing in the depths. */
 	if (map == NULL)
@@ -262,18 +250,8 @@ add_depths_now(AvailabilityMap *map, uint64 generation, const int64 *depths)
 		depth_set_incomplete();
 		return;
 	}
-	add_depths_to_map(map, generation, depths);
+	add_depths_to_map(map, depth_generation(), depths);
 	LWLockRelease(&map->lock);
-}
-
-/* The end of a message's claim was counted: it is ready now. */
-void
-counts_end_claim(int32 queue_id, uint64 generation)
-{
-	const int64 depths[DEPTHS] = {[DEPTH_READY] = 1,[DEPTH_CLAIMED] = -1};
-
-	add_depths_now(shmem_find_map(catalog_queue_oid(), queue_id), generation,
-				   depths);
 }
 
 /*
@@ -283,7 +261,58 @@ counts_end_claim(int32 queue_id, uint64 generation)
 void
 counts_set_depths(int32 queue_id, const int64 *depths)
 {
-	add_depths_now(shmem_get_map(queue_id), depth_generation(), depths);
+	add_depths_now(shmem_get_map(queue_id), depths);
+}
+
+/* --- Claims that run out --- */
+
+/*
+ * If the claim of a message has ended, count it as ready, unless that was done.
+ * Nothing writes a message as its claim ends, so the worker's sweep does this,
+ * which meets it because its range is due then.
+ *
+ * The row is marked, or it would be counted again.  The mark is set in place,
+ * under the lock of the page: it is no new version, and no claim meets a lock.
+ * It takes effect at once, and so does the count, whatever becomes of the
+ * transaction.  It is set only if no other transaction has locked the row or is
+ * changing it; one that changes it later finds the mark (depth_of_old_row in
+ * message.c).  A snapshot of the session has kept the row in its place since it
+ * was found.
+ *
+ * Returns false if that has to be done later, because another transaction has
+ * locked the row or is changing it, or this is not the worker.
+ */
+bool
+counts_end_claim(MessageTable *table, HeapTuple tuple,
+				 const MessageForm *form, TimestampTz now)
+{
+	const int64 depths[DEPTHS] = {[DEPTH_READY] = 1,[DEPTH_CLAIMED] = -1};
+	bool		is_first = false;
+	bool		marked;
+	uint64		position;
+
+	if (form->claim_token == 0 || form->end_counted ||
+		form->claimed_until > now || form->is_delayed)
+		return true;
+	if (!depth_publish_end_of_claim(form->claimed_until))
+		return false;
+	marked = row_change_in_place(table->heap, &tuple->t_self,
+								 mark_end_counted, &is_first);
+
+	/* Otherwise a recount will meet the mark. */
+	position = depth_position(table->segment,
+							  ItemPointerGetBlockNumber(&tuple->t_self));
+	if (is_first && depth_counted_in(position) != 0)
+		add_depths_now(shmem_find_map(catalog_queue_oid(), form->queue_id),
+					   depths);
+	return marked;
+}
+
+/* Callback of row_change_in_place */
+static void
+mark_end_counted(HeapTuple tuple, void *arg)
+{
+	*(bool *) arg = message_row_count_end(tuple);
 }
 
 /* --- Reading --- */
@@ -338,50 +367,8 @@ counts_before_end(XactEvent event)
 }
 
 /*
- * Returns the map to which a record is added, locked; NULL if there is none.
- */
-static AvailabilityMap *
-find_counted_map(const CountRecord *record, bool with_depths)
-{
-	AvailabilityMap *map = shmem_find_map(record->extension,
-										  record->queue_id);
-
-	if (map != NULL || !with_depths)
-		return map;
-
-	/*
-	 * A map that another session makes is taken for that of a queue without
-	 * messages, until it can see this.  If it could not, we find the map now.
-	 */
-	depth_set_incomplete();
-	return shmem_find_map(record->extension, record->queue_id);
-}
-
-/* Returns whether a change may have to be added to the depths. */
-static bool
-changes_depths(const DepthChange *change)
-{
-	/* A recount may count only one of two changes that make up for another. */
-	return !all_zero(change->n, DEPTHS) ||
-		(!change->counted && change->first <= change->last);
-}
-
-/*
- * The transaction has ended.  Returns whether the depths of a record have to
- * be added, and sets *generation to the one to which.
- */
-static bool
-adds_depths(const CountRecord *record, XactEvent event, uint64 *generation)
-{
-	/* Those of a prepared transaction are left to the worker. */
-	return event == XACT_EVENT_COMMIT && changes_depths(&record->depths) &&
-		depth_adds_change(record->queue_id, &record->depths,
-						  GetTopTransactionIdIfAny(), generation);
-}
-
-/*
  * Callback after commit, prepare or abort: add all records to the maps of
- * their queues, and wake the worker.
+ * their queues, leave errors for the worker, and wake it.
  */
 static void
 counts_after_end(XactEvent event)
@@ -393,48 +380,50 @@ counts_after_end(XactEvent event)
 	for (int i = 0; i < records.n; i++)
 	{
 		const CountRecord *record = xact_record(&records, i);
-		uint64		generation = 0;
-		bool		depths = adds_depths(record, event, &generation);
+		bool		with_depths = false;
 
-		if (depths || !all_zero(record->n, JOB_COUNTERS))
-			wake |= add_record_to_map(record, find_counted_map(record, depths),
-									  generation, depths);
+		/* A prepared transaction has left its changes to the worker. */
+		if (event == XACT_EVENT_COMMIT && record->depths.is_used)
+			switch (depth_fate(&record->depths))
+			{
+				case DEPTH_ADD:
+					with_depths = !all_zero(record->depths.n, DEPTHS);
+					break;
+				case DEPTH_SHOWN:
+					break;
+				case DEPTH_ASK_WORKER:
+					prepared_add_depths(record);
+					wake = true;
+					break;
+			}
+		if (with_depths || !all_zero(record->n, JOB_COUNTERS))
+			wake |= add_record_to_map(record, with_depths);
+		if (record->error != NULL)
+		{
+			error_state_set(record->extension, record->queue_id,
+							record->error, record->error_at);
+			wake = true;
+		}
 	}
 	if (wake)
 		database_wake(GetCurrentTimestamp() + COUNTS_PAUSE, false);
 }
 
-/* --- Prepared transactions --- */
+/* --- Transactions that have ended --- */
 
 /*
- * The transaction is prepared.  Get what is to be added to the depths if it
- * commits.  Returns false if a record has nothing of that.
- */
-bool
-counts_prepare(const CountRecord *record, PreparedDepths *depths)
-{
-	if (!changes_depths(&record->depths))
-		return false;
-	depths->extension = record->extension;
-	depths->queue_id = record->queue_id;
-	depths->change = record->depths;
-	return true;
-}
-
-/*
- * For the worker: add what a transaction that was prepared, and has committed,
- * has changed.
+ * For the worker: add what a transaction has changed that has committed, and
+ * that was left to the worker.
  */
 void
-counts_return_prepared(const PreparedDepths *depths, TransactionId xid)
+counts_add_ended(const CountRecord *record, TransactionId xid)
 {
 	AvailabilityMap *map;
-	uint64		generation;
 
 	/* The extension was dropped since, and created again. */
-	if (depths->extension != catalog_queue_oid())
+	if (record->extension != catalog_queue_oid())
 		return;
-	if (!depth_adds_change(depths->queue_id, &depths->change, xid, &generation))
+	if (!depth_adds_ended(&record->depths, xid))
 		return;
 
 	/*
@@ -442,8 +431,8 @@ counts_return_prepared(const PreparedDepths *depths, TransactionId xid)
 	 * another server, or that had no messages: without a map the depths would
 	 * be lost.  We visit the queue then, to find out what is free.
 	 */
-	map = shmem_get_map(depths->queue_id);
+	map = shmem_get_map(record->queue_id);
 	if (map != NULL)
 		database_wake(map_wake_at(map), false);
-	add_depths_now(map, generation, depths->change.n);
+	add_depths_now(map, record->depths.n);
 }

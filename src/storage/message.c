@@ -66,10 +66,7 @@ static TimestampTz due_of_row(MessageTable *table, HeapTuple tuple);
 static TimestampTz due_after_rollback(MessageTable *table, HeapTuple tuple);
 static void record_change(MessageTable *table, HeapTuple tuple,
 						  TimestampTz due_before, TimestampTz due);
-static QueueDepth depth_of_row(const MessageTable *table, HeapTuple tuple,
-							   TimestampTz *until);
-static void count_new_messages(MessageTable *table, HeapTuple *tuples,
-							   int n);
+static uint64 position_of_row(const MessageTable *table, HeapTuple tuple);
 static QueueDepth depth_of_old_row(MessageTable *table, HeapTuple tuple);
 static void count_update(MessageTable *table, HeapTuple old, HeapTuple new);
 static void read_depth_of_row(HeapTuple tuple, void *arg);
@@ -92,7 +89,7 @@ lane_of_row(MessageTable *table, HeapTuple tuple)
 /*
  * Returns when a message is due: to be moved if it is delayed, else free,
  * DT_NOBEGIN for at once.  A claim that has ended, but was not counted as such
- * (claim_ends.c), is due when it has ended.
+ * (counts_end_claim), is due when it has ended.
  */
 static TimestampTz
 due_of_row(MessageTable *table, HeapTuple tuple)
@@ -125,10 +122,11 @@ record_change(MessageTable *table, HeapTuple tuple, TimestampTz due_before,
 	MessageForm form = message_read(tuple);
 
 	if (segment_is_delayed(table->segment))
-		pending_record_delayed(&form, due_before, due);
+		pending_record_change(&form, TARGET_DELAYED, LANE_WITHOUT_KEY,
+							  due_before, due);
 	else
-		pending_record_message(&form, lane_of_row(table, tuple), due_before,
-							   due);
+		pending_record_change(&form, TARGET_MESSAGES,
+							  lane_of_row(table, tuple), due_before, due);
 	segment_publish(table->segment, message_id_number(form.id));
 }
 
@@ -148,12 +146,20 @@ message_record_change(MessageTable *table, HeapTuple tuple)
  * Returns the depth for which a row counts; see counts.c.  Of a claimed one
  * *until is when its claim ends.
  */
-static QueueDepth
-depth_of_row(const MessageTable *table, HeapTuple tuple, TimestampTz *until)
+QueueDepth
+message_depth(const MessageTable *table, HeapTuple tuple, TimestampTz *until)
 {
 	if (segment_is_delayed(table->segment))
 		return DEPTH_DELAYED;
 	return message_row_is_held(tuple, until) ? DEPTH_CLAIMED : DEPTH_READY;
+}
+
+/* Returns the position of a row for recounts (depth_state.c). */
+static uint64
+position_of_row(const MessageTable *table, HeapTuple tuple)
+{
+	return depth_position(table->segment,
+						  ItemPointerGetBlockNumber(&tuple->t_self));
 }
 
 /*
@@ -161,20 +167,12 @@ depth_of_row(const MessageTable *table, HeapTuple tuple, TimestampTz *until)
  * SQL has written in it.
  */
 void
-message_count(MessageTable *table, HeapTuple tuple)
-{
-	count_new_messages(table, &tuple, 1);
-}
-
-/* Count n versions of messages of one queue, which are in the same state. */
-static void
-count_new_messages(MessageTable *table, HeapTuple *tuples, int n)
+message_count(const MessageTable *table, HeapTuple tuple)
 {
 	TimestampTz until;
 
-	counts_add_rows(message_row_queue(tuples[0]), message_row_id(tuples[0]),
-					message_row_id(tuples[n - 1]),
-					depth_of_row(table, tuples[0], &until), n);
+	counts_add_rows(message_row_queue(tuple), position_of_row(table, tuple),
+					message_depth(table, tuple, &until), 1);
 }
 
 /*
@@ -185,7 +183,7 @@ static QueueDepth
 depth_of_old_row(MessageTable *table, HeapTuple tuple)
 {
 	TimestampTz until;
-	QueueDepth	depth = depth_of_row(table, tuple, &until);
+	QueueDepth	depth = message_depth(table, tuple, &until);
 
 	/*
 	 * Since we have read the version, another session may have counted the
@@ -203,11 +201,14 @@ count_update(MessageTable *table, HeapTuple old, HeapTuple new)
 {
 	TimestampTz until;
 	QueueDepth	from = depth_of_old_row(table, old);
-	QueueDepth	to = depth_of_row(table, new, &until);
 
-	if (from != to)
-		counts_move_row(message_row_queue(new), message_row_id(new), from,
-						to);
+	/* A recount may read the one with another snapshot than the other. */
+	if (from == message_depth(table, new, &until) &&
+		position_of_row(table, old) == position_of_row(table, new))
+		return;
+	counts_add_rows(message_row_queue(old), position_of_row(table, old), from,
+					-1);
+	message_count(table, new);
 }
 
 /* Callback of row_peek */
@@ -288,6 +289,9 @@ message_insert(MessageTable *table, HeapTuple tuple)
 	table_tuple_insert(table->heap, slot, GetCurrentCommandId(true), 0, NULL);
 	row_insert_index_entries(table->heap, &table->all, slot, NULL);
 	batches_insert_entries(table, &tuple, &slot, 1);
+
+	/* The slot has made a copy, which was written. */
+	tuple->t_self = slot->tts_tid;
 	ExecClearTuple(slot);
 	segment_count_bytes(table->segment, tuple->t_len);
 	message_count(table, tuple);
@@ -334,14 +338,11 @@ message_multi_insert(MessageTable *table, HeapTuple *tuples, int n)
 		row_insert_index_entries(table->heap, &table->all, slots[i], NULL);
 	batches_insert_entries(table, tuples, slots, n);
 	segment_count_bytes(table->segment, bytes);
-	for (int i = 0, end; i < n; i = end)
+	for (int i = 0; i < n; i++)
 	{
-		int32		queue_id = message_row_queue(tuples[i]);
-
-		end = i + 1;
-		while (end < n && message_row_queue(tuples[end]) == queue_id)
-			end++;
-		count_new_messages(table, tuples + i, end - i);
+		/* It is not set in a tuple of which a copy was written. */
+		tuples[i]->t_self = slots[i]->tts_tid;
+		message_count(table, tuples[i]);
 	}
 }
 
@@ -368,6 +369,9 @@ message_update_locked(MessageTable *table, HeapTuple old, HeapTuple new)
 		row_insert_index_entries(table->heap, &table->all, slot, NULL);
 		batches_insert_entries(table, &new, &slot, 1);
 	}
+
+	/* The slot has made a copy, which was written. */
+	new->t_self = slot->tts_tid;
 	ExecClearTuple(slot);
 	count_update(table, old, new);
 }
@@ -430,8 +434,8 @@ delete_version(MessageTable *table, HeapTuple tuple, bool wait)
 									  GetActiveSnapshot(), wait, &failure))
 	{
 		case TM_Ok:
-			counts_add_rows(message_row_queue(tuple), message_row_id(tuple),
-							message_row_id(tuple),
+			counts_add_rows(message_row_queue(tuple),
+							position_of_row(table, tuple),
 							depth_of_old_row(table, tuple), -1);
 			return true;
 		case TM_BeingModified:

@@ -16,6 +16,7 @@
 
 #include "catalog/message_table.h"
 #include "catalog/tables.h"
+#include "shmem/depth_state.h"
 
 /* The states of messages; bits, so that a filter may name several */
 typedef enum MessageState
@@ -64,6 +65,8 @@ message_is_expired(const MessageForm *form, TimestampTz now)
 extern MessageState message_state(TupleDesc desc, HeapTuple tuple,
 								  const MessageForm *form, TimestampTz now);
 extern const char *message_state_name(MessageState state);
+extern QueueDepth message_depth(const MessageTable *table, HeapTuple tuple,
+								TimestampTz *until);
 extern TimestampTz message_due_at(MessageTable *table, HeapTuple tuple);
 extern bool message_exists(int32 queue_id, int64 id);
 extern bool message_find(int32 queue_id, int64 id, LOCKMODE lockmode,
@@ -93,7 +96,7 @@ extern bool message_delete_as_seen(MessageTable *table, HeapTuple tuple);
 extern void message_update_locked(MessageTable *table, HeapTuple old,
 								  HeapTuple new);
 extern void message_delete_locked(MessageTable *table, HeapTuple tuple);
-extern void message_count(MessageTable *table, HeapTuple tuple);
+extern void message_count(const MessageTable *table, HeapTuple tuple);
 
 /* Moving to another table */
 extern HeapTuple message_copy_to(MessageTable *from, MessageTable *to,

@@ -192,19 +192,19 @@ message_scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode)
 {
 	MessageScan *scan = message_scan_begin(queue_id, lockmode);
 
+	scan->order = ORDER_ID;
 	message_scan_add_list(scan, low);
 	return scan;
 }
 
 /*
- * Add all messages, delayed ones too, with ids from low on, in the order of
- * ids.
+ * Add all messages, delayed ones too, with ids from low on.  If they are not
+ * merged by id, delayed ones come between the others in no order.
  */
 void
 message_scan_add_list(MessageScan *scan, int64 low)
 {
 	segment_refresh();
-	scan->order = ORDER_ID;
 	scan->everywhere = true;
 	do
 	{

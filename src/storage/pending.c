@@ -8,45 +8,55 @@
  *	  When the transaction ends, we return the records to the queue's
  *	  availability map (availability.c), which learns from them where
  *	  something may be free now.  Until then the map knows nothing of these
- *	  changes.  The transaction itself may claim what it has pushed or
- *	  released; it finds that by its own records (pending_next_own).
+ *	  changes.
  *
- *	  A record says when its messages are free if the transaction commits
- *	  ("due") and if it does not ("due_before"):
+ *	  1. Records.  A record holds a range of message numbers, and grows while
+ *	  changes follow each other closely.  It says when its messages are free if
+ *	  the transaction commits ("due") and if it does not ("due_before"):
  *
  *		End of the transaction	What becomes of a record
  *
  *		commit					It is returned as free from "due" on; not if
  *								that is DT_NOEND: the change frees nothing.
- *		rollback				It is returned as free from "due_before" on;
- *								not if that is DT_NOEND: an insertion.
- *		rollback of a			As at a rollback; and a change is kept, and
- *		subtransaction			returned once more when the top-level
- *								transaction ends.
+ *		rollback, also of a		It is returned as free from "due_before" on;
+ *		subtransaction			not if that is DT_NOEND: an insertion.
  *		PREPARE TRANSACTION		It is left to the worker (prepared.c).
  *
  *	  A claim that runs out meanwhile is due before a rollback, and not free at
  *	  once: the worker sweeps only what is due, and counts its end
- *	  (claim_ends.c).
+ *	  (counts_end_claim).
  *
- *	  pending_list.c keeps the records.
+ *	  2. The memory of one transaction has to be bounded.  When it has
+ *	  RECORDS_MAX records, and a change to messages fits into none of them, it
+ *	  is not recorded: however the transaction, or a subtransaction, ends from
+ *	  then on, the map of that queue begins anew.
  *
- *	  pending_end() runs when the transaction has left the array of running
+ *	  3. Own claims.  The transaction itself may claim what it has pushed or
+ *	  released.  With its first claim of a queue we make a set of ranges from
+ *	  the records, and add each later change to it.  A claim takes from the set
+ *	  what is due, scans that together with ranges of the map, and returns what
+ *	  it has not come to, or what may be free later (pending_return_own).  So a
+ *	  message is scanned once, however many messages the transaction pushes and
+ *	  claims.  A rollback to a savepoint puts back what claims have taken from
+ *	  the set since.  If not all changes have a record, the set is made anew
+ *	  then, and it is all of the queue.
+ *
+ *	  4. pending_end() runs when the transaction has left the array of running
  *	  ones, so that other sessions see its end.  It takes these steps, in this
  *	  order:
  *
- *	  1.  It ends a wait that was interrupted.
+ *	  -  It ends a wait that was interrupted.
  *
- *	  2.  It has the worker check segments from which messages were deleted.
+ *	  -  It has the worker check segments from which messages were deleted.
  *
- *	  3.  It makes the maps begin anew if they cannot know what has changed.
+ *	  -  It makes the maps begin anew if they cannot know what has changed.
  *
- *	  4.  It returns the changes.  This comes after the end is visible: if a
+ *	  -  It returns the changes.  This comes after the end is visible: if a
  *	  claim has passed a row as it was before, then its snapshot, and so its
  *	  reservation, is older than the end of this transaction, and the map
  *	  accepts what is returned (availability.c).
  *
- *	  5.  It closes the reservation with which the worker has moved delayed
+ *	  -  It closes the reservation with which the worker has moved delayed
  *	  messages, and those of a claim that has failed, and then ends the move.
  *	  Claims that wait for these find the messages returned.
  *
@@ -59,7 +69,9 @@
  */
 #include "postgres.h"
 
+#include "common/hashfn.h"
 #include "miscadmin.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
@@ -69,7 +81,6 @@
 #include "map/availability_reserve.h"
 #include "map/availability_visit.h"
 #include "map/lanes.h"
-#include "map/lanes_table.h"
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
 #include "shmem/depth_state.h"
@@ -77,158 +88,236 @@
 #include "storage/batches.h"
 #include "storage/message.h"
 #include "storage/pending.h"
-#include "storage/pending_internal.h"
 #include "storage/prepared.h"
+#include "util/hash.h"
 
-static bool too_many = false;	/* some changes were not recorded */
+#define RECORDS_MAX		100000	/* records of messages in a transaction */
+#define EXTEND_DEPTH	32		/* how many of the latest records of a queue
+								 * may grow */
+#define EXTEND_GAP		32		/* message numbers that may lie between a
+								 * record and what it grows by */
+
+/* A queue that has records, or whose changes were not recorded */
+typedef struct QueueRecords
+{
+	int32		queue_id;
+	char		status;			/* for simplehash.h */
+	bool		is_forgotten;	/* not all changes to it have a record */
+	int			latest;			/* record, or -1 */
+	MessageRanges *own;			/* what own claims have to scan, or NULL */
+	uint32		own_epoch;		/* for which it was made */
+} QueueRecords;
+
+#define SH_PREFIX		queues
+#define SH_ELEMENT_TYPE	QueueRecords
+#define SH_KEY_TYPE		int32
+#define SH_KEY			queue_id
+#define SH_HASH_KEY(table, key)	murmurhash32((uint32) (key))
+#define SH_EQUAL(table, a, b)	((a) == (b))
+#define SH_SCOPE		static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+static void pending_end(XactEvent event);
+static void pending_roll_back(int first);
+
+/* The records of the open transaction, the latest one last */
+static XactList records = {
+	.record_size = sizeof(PendingChange),
+	.end = pending_end,
+	.roll_back = pending_roll_back
+};
+
+/* Each queue that has records; in TopTransactionContext, as these are */
+static queues_hash * queues = NULL;
+
+/* The extension of queues whose changes are not all recorded, if any */
+static Oid	forgotten = InvalidOid;
+
+/* Counts rollbacks of subtransactions whose changes may not be recorded. */
+static uint32 own_epoch = 0;
 
 /* The extension whose tables other SQL has written, if any. */
 static Oid	restored = InvalidOid;
 
-static void record_change(const MessageForm *form, PendingTarget target,
-						  LaneId lane, TimestampTz due_before,
-						  TimestampTz due);
-static void record_queue_change(int32 queue_id, PendingTarget target);
-static void return_record(const PendingChange *record, TimestampTz now,
-						  TimestampTz due);
-static void return_at_end(const PendingChange *record, bool commit,
-						  TimestampTz now);
-static void prepare_record(const PendingChange *record);
-static void return_all_records(XactEvent event);
+static bool extend_record(PendingChange *record, const PendingChange *new);
+static bool extend_latest(const QueueRecords *entry, const PendingChange *new);
+static QueueRecords *find_records(int32 queue_id);
+static QueueRecords *insert_records(int32 queue_id);
+static void make_own(QueueRecords *entry, TimestampTz now);
+static void add_own_range(OwnRanges *own, const MessageRange *range);
+static void return_records(int first, XactEvent event);
+static void forget_queues(void);
 static bool all_is_recorded(void);
-static void forget_all_maps(void);
-static bool end_uses_maps(void);
-static void return_to_maps(XactEvent event);
-static void pending_end(XactEvent event);
-static void pending_roll_back(int first);
 
 /* To be called as the postmaster loads the library. */
 void
 pending_init(void)
 {
-	pending_list.end = pending_end;
-	pending_list.roll_back = pending_roll_back;
+	xact_register(&records);
+}
 
-	/* What is undone of the scans first is that of records that still are. */
-	xact_register(&own_scans);
-	xact_register(&pending_list);
+/* --- The records --- */
+
+static inline PendingChange *
+record_at(int i)
+{
+	return xact_record(&records, i);
+}
+
+/* Returns a record of the transaction; NULL if there are not so many. */
+const PendingChange *
+pending_record(int i)
+{
+	return i < records.n ? record_at(i) : NULL;
+}
+
+/*
+ * Let the record grow by a new one.  Returns false if they do not fit
+ * together: one record is returned, or dropped at a rollback, as a whole.
+ */
+static bool
+extend_record(PendingChange *record, const PendingChange *new)
+{
+	int64		gap = EXTEND_GAP;
+
+	/*
+	 * Numbers in between only cost a scan.  But those of a TARGET_ROOM are
+	 * cut out of what was delivered of the lane (lanes_make_room), and then
+	 * what is in between would not count toward the bound any more.
+	 */
+	if (new->target == TARGET_ROOM)
+		gap = 1;
+	if (record->queue_id != new->queue_id ||
+		record->xact.nest_level != new->xact.nest_level ||
+		record->target != new->target ||
+		!lane_equals(record->lane, new->lane) ||
+		(record->due_before == DT_NOBEGIN) != (new->due_before == DT_NOBEGIN) ||
+		(record->due_before == DT_NOEND) != (new->due_before == DT_NOEND) ||
+		record->range.priority != new->range.priority ||
+		record->range.due != new->range.due ||
+		record->extension != new->extension ||
+		new->range.first > record->range.last + gap ||
+		new->range.last < record->range.first - gap)
+		return false;
+	Assert(new->range.first <= new->range.last);
+	record->range.first = Min(record->range.first, new->range.first);
+	record->range.last = Max(record->range.last, new->range.last);
+	record->expires_at = Min(record->expires_at, new->expires_at);
+	record->due_before = Min(record->due_before, new->due_before);
+	return true;
+}
+
+/*
+ * Let one of the latest records of a queue grow by a new one.  Returns false
+ * if it fits into none.
+ */
+static bool
+extend_latest(const QueueRecords *entry, const PendingChange *new)
+{
+	int			i = entry->latest;
+
+	for (int depth = 0; depth < EXTEND_DEPTH && i >= 0; depth++)
+	{
+		PendingChange *record = record_at(i);
+
+		if (extend_record(record, new))
+			return true;
+		i = record->previous;
+	}
+	return false;
+}
+
+/* Returns what there is of a queue, or NULL. */
+static QueueRecords *
+find_records(int32 queue_id)
+{
+	/* An earlier transaction has taken its hash table with it. */
+	return queues == NULL ? NULL : queues_lookup(queues, queue_id);
+}
+
+static QueueRecords *
+insert_records(int32 queue_id)
+{
+	QueueRecords *entry;
+	bool		found;
+
+	if (queues == NULL)
+		queues = queues_create(TopTransactionContext, 1, NULL);
+	entry = queues_insert(queues, queue_id, &found);
+	if (!found)
+	{
+		entry->is_forgotten = false;
+		entry->latest = -1;
+		entry->own = NULL;
+	}
+	return entry;
 }
 
 /* --- Recording --- */
 
-static void
-record_change(const MessageForm *form, PendingTarget target, LaneId lane,
-			  TimestampTz due_before, TimestampTz due)
+/*
+ * Record a change of a message that is about to be made.  After a commit it is
+ * free at the time due, after a rollback at due_before.  DT_NOEND means that
+ * the change does not make it free, and that it was not there before.
+ */
+void
+pending_record_change(const MessageForm *form, PendingTarget target,
+					  LaneId lane, TimestampTz due_before, TimestampTz due)
 {
 	PendingChange new = {0};
+	QueueRecords *entry;
 
+	Assert(!xact_has_ended);
 	database_join();
 	new.xact.nest_level = GetCurrentTransactionNestLevel();
 	new.extension = catalog_queue_oid();
 	new.queue_id = form->queue_id;
 	new.lane = lane;
 	new.target = target;
-	new.scanned_to = PG_INT64_MIN;
 	new.expires_at = message_expires_at(form);
 	new.due_before = due_before;
 	new.range.priority = form->priority;
 	new.range.first = new.range.last = message_id_number(form->id);
 	new.range.due = due;
 
-	/*
-	 * If there is no room for it, which takes changes to very many queues,
-	 * the change is not recorded.  So the maps of the database forget what
-	 * they know when the transaction ends (forget_all_maps), which costs
-	 * their next claims a full scan.
-	 */
-	too_many |= !pending_list_add(&new);
+	entry = insert_records(form->queue_id);
+
+	/* Own claims find it there, whether it is recorded or not. */
+	if (target == TARGET_MESSAGES && due != DT_NOEND && entry->own != NULL)
+		message_ranges_add(entry->own, &new.range,
+						   GetCurrentStatementStartTimestamp());
+	if (extend_latest(entry, &new))
+		return;
+
+	/* A queue as a whole has few records, which are needed in any case. */
+	if (records.n < RECORDS_MAX || target >= TARGET_QUEUE)
+	{
+		new.previous = entry->latest;
+		*(PendingChange *) xact_add(&records) = new;
+		entry->latest = records.n - 1;
+		return;
+	}
+	if (!entry->is_forgotten)
+		ereport(DEBUG2,
+				(errmsg_internal("the transaction has made %d records of changes to messages: it is to forget what is known of queue number %d",
+								 records.n, form->queue_id)));
+	entry->is_forgotten = true;
+	forgotten = new.extension;
 }
 
 /*
- * Record that a message is about to be changed.  After a commit it is free at
- * the time due, after a rollback at due_before.  DT_NOEND means that the change
- * does not make it free, and that it was not there before.
+ * Record what the commit does to a queue, or to one of its groups, as a whole.
+ * After a rollback other claims find a group that was locked because the
+ * messages that this transaction has claimed of it are returned.
  */
 void
-pending_record_message(const MessageForm *form, LaneId lane,
-					   TimestampTz due_before, TimestampTz due)
-{
-	record_change(form, TARGET_MESSAGES, lane, due_before, due);
-}
-
-/*
- * Record that a delayed message is about to be changed, which the worker has to
- * move then.
- */
-void
-pending_record_delayed(const MessageForm *form, TimestampTz due_before,
-					   TimestampTz due)
-{
-	record_change(form, TARGET_DELAYED, LANE_WITHOUT_KEY, due_before, due);
-}
-
-/*
- * Record that a message of a group with a bound is being deleted, or (if
- * is_finished is false) delayed, or that its group is unlocked.  A commit
- * leaves room for another one.
- */
-void
-pending_record_room(const MessageForm *form, LaneId lane, bool is_finished)
-{
-	/* A rollback makes no room. */
-	record_change(form, is_finished ? TARGET_ROOM : TARGET_TURN, lane,
-				  DT_NOEND, DT_NOBEGIN);
-}
-
-/*
- * Record that a commit unlocks a group with a bound, of which other claims
- * may take something then.  After a rollback they find it because the
- * messages that this transaction has claimed of the group are returned.
- */
-void
-pending_record_unlock(int32 queue_id, LaneId lane)
-{
-	MessageForm form = {.queue_id = queue_id};
-
-	pending_record_room(&form, lane, false);
-}
-
-/* Record what the commit does to a queue as a whole. */
-static void
-record_queue_change(int32 queue_id, PendingTarget target)
+pending_record_queue(int32 queue_id, PendingTarget target, LaneId lane)
 {
 	MessageForm form = {.queue_id = queue_id,.expires_at = DT_NOEND};
 
-	record_change(&form, target, LANE_WITHOUT_KEY, DT_NOEND, DT_NOBEGIN);
-}
-
-/*
- * Record that something may become claimable in a queue for another reason, so
- * that the worker examines it after the commit.
- */
-void
-pending_record_queue(int32 queue_id)
-{
-	record_queue_change(queue_id, TARGET_QUEUE);
-}
-
-/*
- * Record that a queue is dropped: its lanes are not needed after the commit.
- */
-void
-pending_record_drop(int32 queue_id)
-{
-	record_queue_change(queue_id, TARGET_DROP);
-}
-
-/*
- * Record that a queue comes from another server, or goes there: after the
- * commit nothing that is known of it holds.
- */
-void
-pending_record_move(int32 queue_id)
-{
-	record_queue_change(queue_id, TARGET_MOVE);
+	pending_record_change(&form, target, lane, DT_NOEND, DT_NOBEGIN);
 }
 
 /*
@@ -250,40 +339,196 @@ pending_record_restore(Oid relid)
 			segment_found_rows(i);
 }
 
+/* --- Own claims --- */
+
+/*
+ * Set *queue_id to the next queue after it, in the order of ids, in which
+ * this transaction has changed anything.  Returns false if there is none.
+ */
+bool
+pending_next_queue(int32 *queue_id)
+{
+	int32		next = PG_INT32_MAX;
+	queues_iterator iterator;
+	QueueRecords *entry;
+
+	if (queues == NULL)
+		return false;
+	queues_start_iterate(queues, &iterator);
+	while ((entry = queues_iterate(queues, &iterator)) != NULL)
+		if (entry->queue_id > *queue_id)
+			next = Min(next, entry->queue_id);
+	*queue_id = next;
+	return next != PG_INT32_MAX;
+}
+
+/* Make the set of what own claims have to scan of a queue. */
+static void
+make_own(QueueRecords *entry, TimestampTz now)
+{
+	MessageRange all = {.last = NUMBERS_END - 1,.due = DT_NOBEGIN};
+
+	if (entry->own == NULL)
+		entry->own = MemoryContextAlloc(TopTransactionContext,
+										sizeof(MessageRanges));
+	entry->own->n = 0;
+	entry->own_epoch = own_epoch;
+	for (; entry->is_forgotten && all.priority < QUEUE_PRIORITIES;
+		 all.priority++)
+		message_ranges_add(entry->own, &all, now);
+	for (int i = entry->latest; i >= 0 && !entry->is_forgotten;
+		 i = record_at(i)->previous)
+		if (record_at(i)->target == TARGET_MESSAGES &&
+			record_at(i)->range.due != DT_NOEND)
+			message_ranges_add(entry->own, &record_at(i)->range, now);
+}
+
+/*
+ * Take the ranges of messages that this transaction has made free itself, and
+ * that none of its claims has scanned since, because the caller is about to
+ * scan them.
+ */
+void
+pending_take_own(int32 queue_id, TimestampTz now, MessageRanges *taken)
+{
+	QueueRecords *entry = find_records(queue_id);
+
+	taken->n = 0;
+	if (entry == NULL)
+		return;
+	if (entry->own == NULL || entry->own_epoch != own_epoch)
+		make_own(entry, now);
+	for (int i = entry->own->n - 1; i >= 0; i--)
+		if (entry->own->items[i].due <= now)
+		{
+			taken->items[taken->n++] = entry->own->items[i];
+			message_ranges_remove(entry->own, i);
+		}
+}
+
+/*
+ * The claim has scanned the ranges that it has taken only up to this message
+ * (0: nothing of them), in the order of claims: they are left to the next
+ * claim from there on.  What it has skipped may be free later.
+ */
+void
+pending_return_own(int32 queue_id, TimestampTz now, MessageRanges *taken,
+				   const MessageRanges *skipped, int64 scanned_to)
+{
+	QueueRecords *entry = find_records(queue_id);
+
+	for (int i = 0; i < taken->n; i++)
+	{
+		MessageRange range = taken->items[i];
+
+		if (scanned_to != 0 &&
+			range.priority > message_id_priority(scanned_to))
+			continue;
+		if (scanned_to != 0 &&
+			range.priority == message_id_priority(scanned_to))
+			range.first = Max(range.first, message_id_number(scanned_to) + 1);
+		if (range.first <= range.last)
+			message_ranges_add(entry->own, &range, now);
+	}
+	taken->n = 0;
+	for (int i = 0; i < skipped->n; i++)
+		message_ranges_add(entry->own, &skipped->items[i], now);
+}
+
+/*
+ * Give a turn to the groups in which this transaction has made room, because
+ * other sessions may have found them full, but its own claims will not.
+ */
+void
+pending_give_turns(int32 queue_id)
+{
+	const QueueRecords *entry = find_records(queue_id);
+
+	for (int i = entry == NULL ? -1 : entry->latest; i >= 0;
+		 i = record_at(i)->previous)
+		if (record_at(i)->target == TARGET_ROOM ||
+			record_at(i)->target == TARGET_TURN)
+			availability_give_turn(queue_id, record_at(i)->lane);
+}
+
+/* Add a range to the list, whose items are allocated. */
+static void
+add_own_range(OwnRanges *own, const MessageRange *range)
+{
+	if (own->n == own->size)
+	{
+		own->size *= 2;
+		own->items = repalloc_huge(own->items,
+								   own->size * sizeof(MessageRange));
+	}
+	own->items[own->n++] = *range;
+}
+
+/*
+ * Add the ranges of the messages of a lane that this transaction may have
+ * locked, changed or deleted: all of the queue if not all changes have a
+ * record.  The records of delayed messages do not have the lane, so these
+ * ranges may hold messages of other lanes.
+ */
+void
+pending_add_of_lane(int32 queue_id, LaneId lane, OwnRanges *own)
+{
+	const QueueRecords *entry = find_records(queue_id);
+	MessageRange all = {.last = NUMBERS_END - 1,.due = DT_NOBEGIN};
+
+	if (entry == NULL)
+		return;
+	for (; entry->is_forgotten && all.priority < QUEUE_PRIORITIES;
+		 all.priority++)
+		add_own_range(own, &all);
+	for (int i = entry->latest; i >= 0 && !entry->is_forgotten;
+		 i = record_at(i)->previous)
+	{
+		const PendingChange *record = record_at(i);
+
+		/* What it has pushed was not delivered. */
+		bool		is_push = record->due_before == DT_NOEND &&
+		record->range.due == DT_NOBEGIN;
+
+		if (record->target == TARGET_DELAYED ||
+			(record->target == TARGET_MESSAGES && !is_push &&
+			 lane_equals(record->lane, lane)))
+			add_own_range(own, &record->range);
+	}
+}
+
 /* --- The end of a transaction --- */
 
-/* Return the range of a record to the map, as free from "due" on. */
-static void
-return_record(const PendingChange *record, TimestampTz now, TimestampTz due)
+/* Return a record, as free as the end of its transaction makes it. */
+void
+pending_return(const PendingChange *record, bool commit)
 {
-	MessageRange range;
+	MessageRange range = record->range;
 
 	/*
-	 * Records of several lanes were united.  Pushes are returned as overflow.
-	 * Anything else must not: later messages of its group, which are in the
-	 * lane, would overtake it, and the lane would not know what was delivered
-	 * or that there is room.
+	 * A message that was pushed or released is free now, one that was claimed
+	 * when the claim ends.  A lock or a deletion frees nothing.  After a
+	 * rollback the message is as it was before.
 	 */
-	if (lane_equals(record->lane, LANE_OF_OVERFLOW) &&
-		!pending_is_push(record))
-		availability_clear_lanes(record->extension, record->queue_id);
+	if (!commit)
+		range.due = record->due_before;
+	if (range.due == DT_NOEND)
+		return;
 	switch (record->target)
 	{
 		case TARGET_MESSAGES:
-			range = record->range;
-			range.due = due;
 			availability_return(record->extension, record->queue_id,
 								record->lane, &range, record->expires_at,
-								now);
+								GetCurrentTimestamp());
 			break;
 		case TARGET_DELAYED:
 			availability_return_delayed(record->extension, record->queue_id,
-										due, record->expires_at);
+										range.due, record->expires_at);
 			break;
 		case TARGET_ROOM:
 		case TARGET_TURN:
 			availability_make_room(record->extension, record->queue_id,
-								   record->lane, &record->range,
+								   record->lane, &range,
 								   record->target == TARGET_ROOM);
 			break;
 		case TARGET_QUEUE:
@@ -293,93 +538,69 @@ return_record(const PendingChange *record, TimestampTz now, TimestampTz due)
 			availability_drop_queue(record->extension, record->queue_id);
 			break;
 		case TARGET_MOVE:
-			availability_move_queue(record->extension, record->queue_id);
+			availability_forget_queue(record->extension, record->queue_id);
 			break;
 	}
 }
 
-/* Return a record, as free as this end of the transaction makes it. */
-static void
-return_at_end(const PendingChange *record, bool commit, TimestampTz now)
-{
-	/*
-	 * A message that was pushed or released is free now, one that was claimed
-	 * when the claim ends.  A lock or a deletion frees nothing.  After a
-	 * rollback the message is as it was before.
-	 */
-	TimestampTz due = commit ? record->range.due : record->due_before;
-
-	if (due != DT_NOEND)
-		return_record(record, now, due);
-}
-
 /*
- * The transaction is prepared.  When it ends, it unlocks its groups at once,
- * and until the worker has returned its changes, other claims have to count
- * the messages that it may have claimed.
+ * Return the records from "first" on, or leave them to the worker, except for
+ * those of messages in a queue that has been forgotten.
  */
 static void
-prepare_record(const PendingChange *record)
+return_records(int first, XactEvent event)
 {
-	if (lane_equals(record->lane, LANE_OF_OVERFLOW) &&
-		!pending_is_push(record))
-		availability_clear_lanes(record->extension, record->queue_id);
-	else if (record->target == TARGET_MESSAGES)
-		availability_prepare(record->extension, record->queue_id,
-							 record->lane, &record->range);
+	Assert(xact_has_ended);
+	for (int i = first; i < records.n; i++)
+	{
+		const PendingChange *record = record_at(i);
+
+		if (OidIsValid(forgotten) && record->target < TARGET_QUEUE &&
+			find_records(record->queue_id)->is_forgotten)
+			continue;
+		if (event != XACT_EVENT_PREPARE)
+			pending_return(record, event == XACT_EVENT_COMMIT);
+
+		/*
+		 * When the prepared transaction ends, it unlocks its groups at once,
+		 * and until the worker has returned its changes, other claims have to
+		 * count the messages that it may have claimed.
+		 */
+		else if (record->target == TARGET_MESSAGES)
+			availability_prepare(record->extension, record->queue_id,
+								 record->lane, &record->range);
+	}
 }
 
-/* Return all records, or leave them to the worker. */
+/* Forget what is known of the queues whose changes are not all recorded. */
 static void
-return_all_records(XactEvent event)
+forget_queues(void)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	queues_iterator iterator;
+	QueueRecords *entry;
 
-	for (int i = 0; i < pending_list.n; i++)
-	{
-		const PendingChange *record = pending_list_at(i);
-
-		if (event == XACT_EVENT_PREPARE)
-			prepare_record(record);
-		else
-			return_at_end(record, event == XACT_EVENT_COMMIT, now);
-	}
+	if (!OidIsValid(forgotten))
+		return;
+	queues_start_iterate(queues, &iterator);
+	while ((entry = queues_iterate(queues, &iterator)) != NULL)
+		if (entry->is_forgotten)
+			availability_forget_queue(forgotten, entry->queue_id);
 }
 
 /* Returns whether there are records of all that the transaction has changed. */
 static bool
 all_is_recorded(void)
 {
-	bool		moves = false;
-
-	for (int i = 0; i < pending_list.n; i++)
-		moves |= pending_list_at(i)->target == TARGET_MOVE;
-
 	/*
 	 * There are none of rows that other SQL has written, but for those that a
 	 * move of a shard has copied: their queues are visited.
 	 */
-	return !too_many && (moves || !OidIsValid(restored));
-}
-
-/* For the worker: return a change of a transaction that was prepared. */
-void
-pending_return_prepared(const PendingChange *record, bool commit)
-{
-	return_at_end(record, commit, GetCurrentTimestamp());
-}
-
-/*
- * If some changes were not recorded, make all maps of the extension forget
- * what they know: they must not rely on it, since these changes are not
- * returned.
- */
-static void
-forget_all_maps(void)
-{
-	/* If all records were rolled back, pending_roll_back() has done this. */
-	if (too_many && pending_list.n > 0)
-		shmem_for_each_map(pending_list_at(0)->extension, availability_clear);
+	if (OidIsValid(forgotten) || !OidIsValid(restored))
+		return !OidIsValid(forgotten);
+	for (int i = 0; i < records.n; i++)
+		if (record_at(i)->target == TARGET_MOVE)
+			return true;
+	return false;
 }
 
 /*
@@ -390,37 +611,11 @@ forget_all_maps(void)
 void
 pending_forget_all(Oid extension)
 {
-	depth_lose_mine();
+	depth_lose();
 	shmem_for_each_map(extension, availability_restored);
 
 	/* This session may not have looked up its entry (database_mine). */
 	database_map_missing(database_of(MyDatabaseId), DT_NOBEGIN);
-}
-
-/* Returns whether the end of the (sub)transaction has to use maps. */
-static bool
-end_uses_maps(void)
-{
-	return pending_list.n > 0 || OidIsValid(restored) ||
-		availability_is_reserving();
-}
-
-/* Steps 3 to 5 of NOTES */
-static void
-return_to_maps(XactEvent event)
-{
-	bool		commit = event == XACT_EVENT_COMMIT;
-
-	/* Rows were written by other SQL, which records no changes. */
-	if (OidIsValid(restored) && commit)
-		pending_forget_all(restored);
-
-	forget_all_maps();
-	return_all_records(event);
-	availability_end_move(commit);
-
-	/* A claim that has failed has left its reservation open. */
-	availability_close_all();
 }
 
 /* Callback after commit, prepare or abort; in the order of NOTES. */
@@ -433,57 +628,61 @@ pending_end(XactEvent event)
 	 */
 	availability_end_wait(event == XACT_EVENT_ABORT);
 	segment_end_transaction(event == XACT_EVENT_COMMIT);
-	if (end_uses_maps())
-		return_to_maps(event);
+
+	/* Rows were written by other SQL, which records no changes. */
+	if (OidIsValid(restored) && event == XACT_EVENT_COMMIT)
+		pending_forget_all(restored);
+	forget_queues();
+	return_records(0, event);
+	availability_end_move(event == XACT_EVENT_COMMIT);
+
+	/* A claim that has failed has left its reservation open. */
+	availability_close_all();
 	if (event == XACT_EVENT_PREPARE)
 		prepared_add(all_is_recorded());
 	Assert(!availability_is_reserving());
 	restored = InvalidOid;
-	too_many = false;
+	forgotten = InvalidOid;
+	queues = NULL;
 	segment_end_move();
 }
 
 /*
  * Callback after the rollback of a subtransaction, whose records are those
- * from "first" on: return them as free at once, or drop them if they are of
- * inserted messages.
+ * from "first" on.  Where a parent has changed the same message, it has a
+ * record of its own.
  */
 static void
 pending_roll_back(int first)
 {
-	TimestampTz now;
-	int			n = pending_list.n;
-	int			kept = first;
-
 	availability_end_wait(true);
 	segment_forget_published();
-	if (!end_uses_maps())
-		return;
 
-	/* Those that were not recorded may be of this subtransaction. */
-	forget_all_maps();
-
-	now = GetCurrentTimestamp();
-	pending_list_unlink(first);
-	for (int i = first; i < n; i++)
+	/* Changes that are not recorded may be of this subtransaction. */
+	forget_queues();
+	if (OidIsValid(forgotten))
+		own_epoch++;
+	return_records(first, XACT_EVENT_ABORT);
+	while (records.n > first)
 	{
-		PendingChange *record = pending_list_at(i);
+		const PendingChange *record = record_at(--records.n);
+		QueueRecords *entry = find_records(record->queue_id);
 
-		/* The message does not exist any more, or no room was made. */
-		if (record->due_before == DT_NOEND)
-			continue;
+		Assert(entry->latest == records.n);
+		entry->latest = record->previous;
 
-		/*
-		 * We keep the record, since a parent may hold a lock on the message
-		 * to the end of the top-level transaction.  Our own claims need not
-		 * scan it, because the map has it.
-		 */
-		return_record(record, now, record->due_before);
-		record->range.due = record->due_before;
-		record->in_map = true;
-		*pending_list_at(kept) = *record;
-		pending_list_link(kept++);
+		/* A claim may have taken it from the set of what is to be scanned. */
+		if (entry->own != NULL && record->target == TARGET_MESSAGES &&
+			record->due_before != DT_NOEND)
+		{
+			MessageRange range = record->range;
+
+			range.due = record->due_before;
+			message_ranges_add(entry->own, &range,
+							   GetCurrentStatementStartTimestamp());
+		}
 	}
-	pending_list.n = kept;
+	Assert(records.n == 0 || record_at(records.n - 1)->xact.nest_level <
+		   GetCurrentTransactionNestLevel());
 	availability_close_all();
 }

@@ -10,7 +10,8 @@
  *	  the depths of queues (counts.c), and what it has done with batches
  *	  (batches.c).  The worker of the database looks twice a second which of
  *	  these transactions have ended, and does what the callbacks of a commit or
- *	  a rollback do.
+ *	  a rollback do.  Changes of depths also come here of transactions that have
+ *	  committed while the worker counted all messages (depth_state.c).
  *
  *	  The list has no room for very many records, and a restart loses it.
  *	  Then the worker notes which transactions are prepared of which it does
@@ -38,7 +39,7 @@
 #include "shmem/shmem.h"
 #include "storage/batches.h"
 #include "storage/counts.h"
-#include "storage/pending_internal.h"
+#include "storage/pending.h"
 #include "storage/prepared.h"
 
 #define PREPARED_MAX	4096	/* items */
@@ -60,7 +61,7 @@ typedef struct PreparedItem
 	bool		is_copied;		/* by the worker, which returns it */
 	union
 	{
-		PreparedDepths depths;
+		CountRecord counts;
 		PendingChange change;
 		BatchRecord batch;
 	}			record;
@@ -124,14 +125,14 @@ make_room(void)
 	shared->n = kept;
 }
 
-/* Returns the next item of the list, for the open transaction. */
+/* Returns the next item of the list, for the transaction that ends. */
 static PreparedItem *
 next_item(PreparedKind kind)
 {
 	PreparedItem *item = &shared->items[shared->n];
 
 	item->database = MyDatabaseId;
-	item->xid = GetTopTransactionId();
+	item->xid = GetTopTransactionIdIfAny();
 	item->kind = kind;
 	item->is_copied = false;
 	return item;
@@ -146,7 +147,9 @@ void
 prepared_add(bool all)
 {
 	const CountRecord *count;
+	const PendingChange *change;
 	const BatchRecord *batch;
+	int			nchanges = 0;
 	int			ncounts = 0;
 	int			nbatches = 0;
 	int			n;
@@ -155,7 +158,9 @@ prepared_add(bool all)
 		ncounts++;
 	while (batches_record(nbatches) != NULL)
 		nbatches++;
-	n = ncounts + pending_list.n + nbatches;
+	while (pending_record(nchanges) != NULL)
+		nchanges++;
+	n = ncounts + nchanges + nbatches;
 	if (all && n == 0)
 		return;
 	shmem_lock(&shared->lock, LW_EXCLUSIVE);
@@ -173,11 +178,14 @@ prepared_add(bool all)
 	 * commit (module.c): then the queue has a map.
 	 */
 	for (int i = 0; (count = counts_record(i)) != NULL; i++)
-		if (counts_prepare(count, &next_item(PREPARED_DEPTHS)->record.depths))
+		if (count->depths.is_used)
+		{
+			next_item(PREPARED_DEPTHS)->record.counts = *count;
 			shared->n++;
-	for (int i = 0; i < pending_list.n; i++)
+		}
+	for (int i = 0; (change = pending_record(i)) != NULL; i++)
 	{
-		next_item(PREPARED_CHANGE)->record.change = *pending_list_at(i);
+		next_item(PREPARED_CHANGE)->record.change = *change;
 		shared->n++;
 	}
 	for (int i = 0; (batch = batches_record(i)) != NULL; i++)
@@ -188,7 +196,37 @@ prepared_add(bool all)
 	LWLockRelease(&shared->lock);
 }
 
+/*
+ * The transaction has committed.  Only the worker knows whether to add what it
+ * has changed to the depths.
+ */
+void
+prepared_add_depths(const CountRecord *record)
+{
+	shmem_lock(&shared->lock, LW_EXCLUSIVE);
+	if (shared->n == PREPARED_MAX)
+		make_room();
+	if (shared->n < PREPARED_MAX)
+	{
+		next_item(PREPARED_DEPTHS)->record.counts = *record;
+		shared->n++;
+	}
+	else
+		depth_lose();
+	LWLockRelease(&shared->lock);
+}
+
 /* --- For the worker --- */
+
+/*
+ * Returns whether prepared_return() has nothing to do: no transaction can be
+ * prepared, and none has left anything.  What is missed is found the next time.
+ */
+bool
+prepared_is_idle(void)
+{
+	return max_prepared_xacts == 0 && shared->n == 0;
+}
 
 /*
  * Copy the items of transactions of this database that have ended.  Returns how
@@ -250,10 +288,10 @@ return_item(const PreparedItem *item)
 	{
 		case PREPARED_DEPTHS:
 			if (commit)
-				counts_return_prepared(&item->record.depths, item->xid);
+				counts_add_ended(&item->record.counts, item->xid);
 			break;
 		case PREPARED_CHANGE:
-			pending_return_prepared(&item->record.change, commit);
+			pending_return(&item->record.change, commit);
 			break;
 		case PREPARED_BATCH:
 			batches_report(&item->record.batch, commit);

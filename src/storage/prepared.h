@@ -11,13 +11,18 @@
 #define QUEUE_PREPARED_H
 
 #include "map/lane_id.h"
+#include "storage/counts.h"
 
 extern void prepared_init(void);
 
 /* At the end of a transaction that is prepared */
 extern void prepared_add(bool all);
 
+/* At the end of one that has committed during a recount */
+extern void prepared_add_depths(const CountRecord *record);
+
 /* For the worker */
+extern bool prepared_is_idle(void);
 extern void prepared_return(void);
 extern bool prepared_is_unknown(void);
 

@@ -391,7 +391,7 @@ inline leave(n, commit)
 	row[n].new_until = 0
 }
 
-/* availability_return(): called by pending_end() through return_all_records() */
+/* availability_return(): called by pending_end() through return_records() */
 inline return_range(nr, at)
 {
 	printf("%d is returned, due %d\n", nr, at);
@@ -774,7 +774,7 @@ inline close(me)
 }
 
 #ifdef ERROR
-/* return_all_records() */
+/* return_records() */
 inline return_chosen()
 {
 	d_step {
@@ -897,7 +897,7 @@ proctype claimer(byte me)
 
 again:
 	skip;
-	/* claim_scan_begin(), map_scan_pass() */
+	/* claim_scan_begin(), claim_scan_map() */
 	d_step {
 		calls--;
 		chosen = NONE;

@@ -195,7 +195,7 @@ proctype worker()
 #ifdef END_FIRST
 		d_step { open--; due = due || !commit; later = later || left };
 #endif
-		d_step {				/* return_all_records() */
+		d_step {				/* return_records() */
 			if
 			:: commit -> ready = ready | moved
 			:: else -> due = true

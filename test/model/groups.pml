@@ -1,7 +1,7 @@
 /*
  * test/model/groups.pml
  *	  The bound of a group: how many of its messages may be under live claims
- *	  at once (src/claim/claim_scan_groups.c, group.c).  A model of the
+ *	  at once (src/claim/whole_scan.c, group.c).  A model of the
  *	  design in doc/internals.md, "Groups", to be checked by spin.  The bounds
  *	  of each run are in test/model/run.
  *

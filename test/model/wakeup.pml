@@ -28,7 +28,7 @@
  *
  *	  Functions are named as in src/map/availability*.c,
  *	  src/shmem/database_state.c, src/shmem/shmem.c,
- *	  src/storage/counts.c, src/stats/recount.c and src/bgworker/worker*.c.  What is done under one lock is one step here.
+ *	  src/storage/counts.c and src/bgworker/worker*.c.  What is done under one lock is one step here.
  *
  *	  Each of these defines makes the model wrong: CLEAR_FIRST, CLEAR_ALL,
  *	  NO_HANDOVER, NO_EVICTED, NO_RECHECK, FULL_VISIT_CLEARED_LAST,
@@ -398,7 +398,7 @@ inline notify_listeners()
 	}
 }
 
-/* recount_begin(), recount_step() */
+/* begin_recount(), count_step() */
 inline recount()
 {
 	d_step {
@@ -600,7 +600,7 @@ round:
 	:: else
 	fi;
 
-	/* counts_recount() */
+	/* recount_round() */
 #ifdef DEPTHS
 	if
 	:: !known -> recount()

@@ -1,7 +1,8 @@
-# A transaction with changes to more messages than it can keep apart unites what it
-# has recorded of each queue.  However it ends, what is free afterwards is found, and
-# the availability maps know as much as before: those of the queues that it has
-# changed, except where it has claimed from several groups, and those of all others.
+# A transaction that has made very many changes records no more of them, and the maps of
+# the queues that it changes from then on begin anew when it ends.  However it ends, what
+# is free afterwards is found, no group exceeds its bound, and waiting sessions are woken.
+# Its own claims find what it has made free.  Other maps know as much as before, unless
+# the transaction was prepared.
 
 use strict;
 use warnings;
@@ -13,7 +14,7 @@ use MapTest qw($one $two %act connect_sessions claim push_sql free_ones fresh);
 use PostgreSQL::Test::Utils;
 use QueueTest qw($node start_server value becomes);
 use Test::More;
-use Time::HiRes qw(sleep);
+use Time::HiRes qw(sleep time);
 
 start_server(
 	q{
@@ -33,19 +34,17 @@ my $too_many = q{SELECT count(queue_push('delayed', '0', delay => 3600))
 # Queues with free messages: "m3" of each, and with two groups of two, of which one
 # message each may be claimed.
 my %queue;
-my @grouped;
 
 sub make_queues
 {
 	%queue = map { $_ => fresh('m1', 'm2', 'm3') } keys %act, 'short claim',
 	  'two claims';
-	$queue{'push'} = fresh('old');
+	$queue{$_} = fresh('old') foreach 'push', 'late';
 	$queue{'other'} = fresh('m1', 'm2', 'm3');
 	foreach my $what ('groups', 'full groups')
 	{
 		my $q = $queue{$what} = fresh();
-		push @grouped, $q;
-		my $bound = $what eq 'groups' ? -1 : 1;
+			my $bound = $what eq 'groups' ? -1 : 1;
 		$two->query_safe("SELECT queue_update('$q', '{\"_group_concurrency\": $bound}')")
 		  if $bound > 0;
 		$two->query_safe(
@@ -74,13 +73,33 @@ sub change_first
 
 sub change_then
 {
+	is($one->query_safe($too_many), '100100', 'too much');
 	$one->query_safe(claim($queue{'short claim'}, 2, 1));
 	$one->query_safe(claim($queue{'two claims'}, 1));
 	$one->query_safe(push_sql($queue{'push'}, 'p2', 'p3'));
 	$one->query_safe(claim($queue{$_}, 2)) foreach 'groups', 'full groups';
-	is($one->query_safe($too_many), '100100', 'too much');
+	is($one->query_safe(claim($queue{'full groups'})),
+		'', 'the transaction finds its groups full');
 	is($one->query_safe(claim($queue{'push'}, 2)),
 		'old p1', 'the transaction finds what it has pushed');
+
+	my $late = $queue{'late'};
+	$one->query_safe(push_sql($late, 'l1', 'l2'));
+	is(free_ones($late), 'old', 'a claim of others passes that');
+	is($one->query_safe(claim($late, 2)), 'old l1', '... and what it has not recorded');
+	$one->query_safe(push_sql($late, 'l3'));
+	is($one->query_safe(claim($late, 1)), 'l2', '... the rest of it');
+	is( $one->query_safe(
+			"SELECT string_agg(body #>> '{}', ' '), count(DISTINCT claim_release('$late', claim_id))
+			FROM queue_claim('$late', 600, 0, 1)"),
+		'l3|1', '... what it has pushed since');
+	is($one->query_safe(claim($late)), 'l3', '... and what it has given back');
+	$one->query_safe(
+		"SELECT queue_push('$late', '\"low\"', priority => 0), queue_push('$late', '\"high\"', priority => 9)");
+	is(free_ones($late), '', 'others pass it');
+	is($one->query_safe(claim($late, 1)), $_, "... $_ priority") foreach 'high', 'low';
+	is($one->query_safe(claim($late)), '', '... and no more');
+	$one->query_safe(push_sql($late, 'l4'));
 	return;
 }
 
@@ -123,6 +142,7 @@ sub check_free
 		"$how: groups");
 	is(free_of_groups('full groups'), $committed ? '' : 'a1 b1',
 		"$how: groups with a bound");
+	is(free_ones($queue{'late'}), $committed ? 'l4' : 'old', "$how: what was not recorded");
 	sleep 1.1 if $committed;
 	is(free_ones($queue{'short claim'}), 'm1 m2 m3', "$how: short claims that ran out");
 	return;
@@ -136,17 +156,16 @@ sub check_rolled_back
 	return;
 }
 
-# Of the maps of all queues without groups
+# Of the maps of the queues that are changed at first, and of one that is not
 sub incarnations
 {
-	my $without = join ',', map { "'$_'" } 'delayed', @grouped;
+	my $queues = join ',', map { "'$queue{$_}'" } keys %act, 'other';
 	return $two->query_safe(
 		"SELECT string_agg(queue || ' ' || incarnation, ',' ORDER BY queue)
-		FROM queue_data.availability_map WHERE queue NOT IN ($without)");
+		FROM queue_data.availability_map WHERE queue IN ($queues)");
 }
 
-# Until the transaction ends, others find the rest only; afterwards what $check says,
-# and no map has begun anew.
+# Until the transaction ends, others find the rest only; afterwards what $check says.
 sub try_end
 {
 	my ($how, $begin, $end, $check) = @_;
@@ -161,7 +180,8 @@ sub try_end
 	is(free_ones($queue{$_}), 'm3', "$how, under way: $_") foreach sort keys %act;
 	$one->query_safe($end);
 	$check->();
-	is(incarnations(), $before, "$how: no map has begun anew");
+	is(incarnations(), $before, "$how: no other map has begun anew")
+	  if $end !~ /^PREPARE/;
 	is(free_ones($queue{'other'}), 'm1 m2 m3', "$how: another queue");
 	return;
 }
@@ -180,6 +200,7 @@ try_end(
 		is(free_ones($queue{'two claims'}),
 			'm2 m3', 'savepoint: the second claim is rolled back');
 		check_free('savepoint', 0);
+		is($one->query_safe(claim($queue{'late'})), 'old', 'savepoint: to itself as well');
 		$one->query_safe('COMMIT');
 		check_changed('savepoint');
 		is(free_ones($queue{'two claims'}), 'm2 m3', 'savepoint: the first claim stays');
@@ -211,9 +232,26 @@ foreach my $end ('COMMIT PREPARED', 'ROLLBACK PREPARED')
 			check_free($how, $committed);
 		});
 }
-my @united = slurp_file($node->logfile) =~
-  /DEBUG:  the transaction has made \d+ records of changes to messages: they were united to \d+$/mg;
-is(scalar @united, 6, 'so all of them had too much');
+
+# A session that waits for a message is woken.
+my $q = fresh();
+$one->query_safe('BEGIN');
+$one->query_safe($too_many);
+$one->query_safe(push_sql($q, 'w'));
+$two->query_until(qr/waiting/, "\\echo waiting\nCALL queue_wait('$q', 60000);\n");
+ok( $node->poll_query_until(
+		'postgres',
+		"SELECT waiters = 1 FROM queue_data.availability_map WHERE queue = '$q'"),
+	'a session waits');
+my $began = time;
+$one->query_safe('COMMIT');
+is(free_ones($q), 'w', 'it finds the message');
+cmp_ok(time - $began, '<', 55, 'before its time is over');
+
+my @queues = slurp_file($node->logfile) =~
+  /DEBUG:  the transaction has made (\d+) records of changes to messages: it is to forget/mg;
+is_deeply([ grep { $_ != 100_000 } @queues ], [], 'so many changes are recorded');
+cmp_ok(scalar @queues, '>=', 7 + 6 * 4, 'all of them had too much');
 
 $_->quit foreach $one, $two;
 $node->stop;

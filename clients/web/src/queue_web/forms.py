@@ -1,0 +1,149 @@
+"""Questions, and what is done when the answer is yes.
+
+A question and its values are kept in the session; the form that answers it has only its key,
+which is used once.  So a form that is sent again, or with other values, changes nothing.
+"""
+import psycopg
+from bottle import HTTPError, request, response
+
+from .actions import ACTIONS, OF_MESSAGES, counted, label, run
+from .data import STATES
+from .database import Ended, connect, sentence
+from .settings import log
+from .show import filter_of, url
+from .sweep import Sweep
+from .web import app, arg, for_role, go_to, number, render
+
+MOST = 1000                         # messages that can be chosen at once
+
+
+def values_of(action):
+    """What a page names: the values of the action, and the page to go back to."""
+    values = {"project": arg("project"), "q": arg("q"), "id": number("id"), "ids": chosen_ids(),
+              "text": None}
+    if action == "cancel_batch":
+        return values, url("/batch", project=arg("project"), id=values["id"])
+    back = {"project": arg("project"), "q": arg("source") or arg("q"), "tab": arg("tab")}
+    return values, url("/queue", **back, find=arg("find"))
+
+
+def chosen_ids():
+    ids = request.query.getall("ids")
+    if len(ids) > MOST or not all(i.isdecimal() and i.isascii() and len(i) < 19 for i in ids):
+        raise HTTPError(404, "There are no such messages.")
+    return sorted({int(i) for i in ids})
+
+
+@app.get("/ask")
+@for_role
+def ask_page(session):
+    """The question before a change."""
+    name = arg("action")
+    if name not in ACTIONS:
+        raise HTTPError(404, "There is no such action.")
+    action = ACTIONS[name]
+    values, back = values_of(name)
+    if name in OF_MESSAGES and arg("scope") == "all":
+        return begin_sweep(session, name, values, back)
+    if name in OF_MESSAGES and not values["ids"]:
+        session.notice = "Choose messages first, or “all that match”."
+        return go_to(back)
+    ids = values["ids"]
+    what = f"message {ids[0]}" if len(ids) == 1 else counted(len(ids))
+    key = session.ask((name, values, back))
+    return render(action.question.format(what=what, **values), "ask", session, refresh=0,
+                  action=action, yes=f"Yes: {label(name)}", key=key, back=back, ids=ids,
+                  q=values["q"])
+
+
+@app.post("/do")
+@for_role
+def do(session):
+    """On a connection of its own, so PostgreSQL checks the password again."""
+    asked = session.answer(arg("key"))
+    if not asked:
+        response.status = 409
+        return render("This was answered already", "answered", session, refresh=0)
+    name, values, back = asked
+    if isinstance(values, Sweep):
+        values.values["text"] = arg("text")[:1000] or None
+        values.state = "acting"
+        values.start(values.act)
+        return go_to(url("/sweep"))
+    values["text"] = arg("text")[:1000] or None
+    session.notice = result = changed(session, name, values)
+    log(f"role {session.reader.role!r}: {name} {values!r}: {result}")
+    session.reader.forget()
+    return go_to(back)
+
+
+def changed(session, name, values):
+    """Does it, and says what was done, or why not."""
+    reader = session.reader
+    try:
+        db = connect(reader.login, write=True)
+    except Ended as error:
+        reader.end(error)
+        raise
+    try:
+        db.project(values["project"])
+        return run(db, name, values)
+    except psycopg.Error as error:
+        if not error.sqlstate or error.sqlstate.startswith("57P"):
+            return f"The connection was lost: look whether it was done. {error}"
+        if error.sqlstate == "42501":
+            return (f"Not done. The role {reader.role} may not do this: it needs "
+                    f"{ACTIONS[name].needs}.")
+        return f"Not done. {sentence(error, reader.role, ACTIONS[name].needs)}"
+    finally:
+        db.close()
+
+
+#
+# All that match
+#
+
+def begin_sweep(session, name, values, back):
+    """Counts what matches; the page of the sweep asks when it has."""
+    tab, find = arg("tab"), arg("find").strip()
+    try:
+        find = filter_of(find) if find else None
+    except ValueError as error:
+        session.notice = str(error)
+        return go_to(back)
+    if session.sweep:
+        session.sweep.stop()
+    session.sweep = Sweep(session.reader.login, name, values | {
+        "state": tab if tab in STATES else None, "find": find, "dead": tab == "dead", "back": back})
+    session.sweep.start(session.sweep.count)
+    return go_to(url("/sweep"))
+
+
+@app.get("/sweep")
+@for_role
+def sweep_page(session):
+    """How far an action on all that match is; its question when all are counted."""
+    sweep = session.sweep
+    if not sweep:
+        return go_to(url("/"))
+    values, key = sweep.values, None
+    sweep.wait(0.3)                 # a short one is over by then
+    question = sweep.action.question.format(what=counted(sweep.total), **values)
+    title = {"counting": f"{sweep.action.label}: counting what matches",
+             "asks": question if sweep.total else "No message matches",
+             "acting": f"{sweep.action.label}: under way"}.get(
+                 sweep.state, f"{sweep.action.label}: {sweep.state}")
+    if sweep.state == "asks" and sweep.total:
+        key = session.ask((sweep.name, sweep, values["back"]))
+    if sweep.state in ("done", "stopped", "failed"):
+        session.reader.forget()
+    return render(title, "sweep", session, sweep=sweep, key=key, q=values["q"], back=values["back"],
+                  refresh=1 if sweep.state in ("counting", "acting") else 0)
+
+
+@app.post("/stop")
+@for_role
+def stop(session):
+    if session.sweep:
+        session.sweep.stop()
+    return go_to(url("/sweep"))

@@ -1,0 +1,2 @@
+<p class="bad" role="alert">{{error}}</p>
+<p>{{!show.link("To the queues", "/")}}</p>
