@@ -85,7 +85,14 @@ foreach my $reader ('runner', 'session')
 	ok( $node->poll_query_until(
 			$db,
 			"SELECT count(*) = 1 FROM queue_data.queue_runners WHERE state = 'idle'"),
-		"$reader: no job is left");
+		"$reader: no job is left")
+	  or diag(
+		$node->safe_psql(
+			$db, q{
+		SELECT 'runner', r.* FROM queue_data.queue_runners AS r;
+		SELECT 'handler', h.* FROM queue_data.queue_handlers AS h;
+		SELECT 'worker', w.* FROM queue_data.queue_workers AS w;
+		SELECT 'status', s.* FROM queue_data.queue_status AS s}));
 	my $session = $node->background_psql($db, on_error_stop => 0);
 	$session->query_safe('SELECT job_list()');
 	my $first = $node->background_psql($db);
