@@ -65,15 +65,18 @@ SELECT step('q', claim(), NULL, '[{"m": "k", "error": "bad"}]');
 SELECT body, last_error FROM queue_dead_letters('q.dead');
 SELECT queue_update('q', '{"_max_claim_count": null}');
 
--- Groups: completing makes room for the next message of the group.
+-- Groups: completing makes room for the next message of the group.  Here the call
+-- may leave what it has pushed itself to the next one.
 SELECT queue_update('q', '{"_group_concurrency": 1}');
-SELECT step('q', push => '[{"body": "x", "group_key": "g"}, {"body": "y", "group_key": "g"}]');
+SELECT step('q', push => '[{"body": "x", "group_key": "g"}, {"body": "y", "group_key": "g"}]', "limit" => 0);
+SELECT step('q');
 SELECT step('q', claim());
 SELECT step('q', claim());
 SELECT queue_update('q', '{"_group_concurrency": null}');
 
 -- All or nothing
-SELECT step('q', push => '[{"body": "l"}, {"body": "m"}]');
+SELECT step('q', push => '[{"body": "l"}, {"body": "m"}]', "limit" => 0);
+SELECT step('q');
 SELECT claim() AS claim \gset
 SELECT max(id) AS id FROM queue_messages('q', include_claimed => true) \gset
 \set VERBOSITY default

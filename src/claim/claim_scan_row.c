@@ -299,7 +299,7 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 				count_free(scan, row);
 			else if (pass->lane_step == LANE_STEP_TAKE ||
 					 (scan->has_groups && !pass->uses_map) ||
-					 heap_attisnull(row->tuple, Anum_message_group_key, NULL))
+					 message_row_is_null(row->tuple, Anum_message_group_key))
 				/* Only read where a locked message must not be overtaken. */
 				pass->head_failed |= !choose_row(scan, row);
 			else
@@ -641,7 +641,7 @@ void
 scan_list_add_delivered(ClaimScan *scan, const ScanRow *row)
 {
 	if (scan->request.queue->group_concurrency > 0 &&
-		!heap_attisnull(row->tuple, Anum_message_group_key, NULL) &&
+		!message_row_is_null(row->tuple, Anum_message_group_key) &&
 		(row->form.claim_count > 0 || may_be_claimed(row)))
 		scan_list_add_range(&scan->pass.delivered, row);
 }

@@ -232,7 +232,7 @@ group_rate_record(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	LaneId		lane;
 
 	if (queue->group_rate <= 0 ||
-		heap_attisnull(tuple, Anum_message_group_key, NULL))
+		message_row_is_null(tuple, Anum_message_group_key))
 		return;
 	lane = message_lane(RelationGetDescr(table->heap), tuple);
 	for (int i = deliveries.n - 1; i >= 0; i--)

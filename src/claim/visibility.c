@@ -261,7 +261,7 @@ try_set(const Queue *queue, int64 id, TimestampTz until, MessageResult *result)
 	 * push: delayed until the batch has finished.
 	 */
 	if (locked && !message_is_expired(&form, now) && !form.is_canceled &&
-		heap_attisnull(tuple, Anum_message_after_batch, NULL))
+		message_row_is_null(tuple, Anum_message_after_batch))
 	{
 		bool		delayed = segment_is_delayed(table.segment);
 

@@ -552,7 +552,7 @@ dedup_drop_entry(const DedupEntry *entry)
 bool
 dedup_is_duplicate(const Queue *queue, MessageTable *table, HeapTuple tuple)
 {
-	return !heap_attisnull(tuple, Anum_message_covered, NULL) ||
+	return !message_row_is_null(tuple, Anum_message_covered) ||
 		(queue->has_roots &&
 		 root_job_is_superseded(queue, RelationGetDescr(table->heap), tuple));
 }

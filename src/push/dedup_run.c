@@ -90,7 +90,7 @@ dedup_begin_run(TupleDesc desc, HeapTuple tuple, Snapshot snapshot)
 	}
 
 	/* Twins of a former claim do not count any more. */
-	if (!heap_attisnull(tuple, Anum_message_twins, NULL))
+	if (!message_row_is_null(tuple, Anum_message_twins))
 		return set_twins(desc, tuple, NULL);
 	return tuple;
 }
@@ -108,7 +108,7 @@ dedup_run_of(TupleDesc desc, HeapTuple tuple)
 	bool		isnull;
 	Datum		digest;
 
-	if (heap_attisnull(tuple, Anum_message_twins, NULL))
+	if (message_row_is_null(tuple, Anum_message_twins))
 		return NULL;
 	digest = heap_getattr(tuple, Anum_message_dedup, desc, &isnull);
 	if (isnull)

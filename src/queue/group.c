@@ -87,7 +87,7 @@ static bool
 is_of_bounded_group(const Queue *queue, HeapTuple tuple)
 {
 	return queue->group_concurrency > 0 &&
-		!heap_attisnull(tuple, Anum_message_group_key, NULL);
+		!message_row_is_null(tuple, Anum_message_group_key);
 }
 
 /*

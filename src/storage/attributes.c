@@ -77,7 +77,7 @@ attributes_given_back(TupleDesc desc, HeapTuple tuple)
 {
 	int64		n;
 
-	if (heap_attisnull(tuple, Anum_message_attributes, NULL) ||
+	if (message_row_is_null(tuple, Anum_message_attributes) ||
 		!attributes_integer(attributes_of(desc, tuple), GIVEN_BACK, &n))
 		return 0;
 	return (int) Max(0, Min(n, PG_INT32_MAX));

@@ -304,7 +304,7 @@ batch_of_message(MessageTable *table, HeapTuple tuple)
 	bool		isnull;
 
 	/* The row of most messages ends before it. */
-	if (heap_attisnull(tuple, Anum_message_batch, NULL))
+	if (message_row_is_null(tuple, Anum_message_batch))
 		return NO_BATCH;
 	return DatumGetInt64(heap_getattr(tuple, Anum_message_batch,
 									  RelationGetDescr(table->heap),

@@ -174,7 +174,7 @@ message_problem(TupleDesc desc, HeapTuple tuple)
 		return "Its id and its priority are not those of a message.";
 
 	/* They are read as an array of int64. */
-	if (!heap_attisnull(tuple, Anum_message_twins, NULL) &&
+	if (!message_row_is_null(tuple, Anum_message_twins) &&
 		!row_array_is_plain(heap_getattr(tuple, Anum_message_twins, desc,
 										 &isnull)))
 		return "Its array of twins has a null or several dimensions.";
@@ -340,7 +340,7 @@ ttl_of_row(HeapTuple tuple)
 static RowClaim *
 claim_of_row(HeapTuple tuple, char *ttl)
 {
-	if (heap_attisnull(tuple, Anum_message_claim_token, NULL))
+	if (message_row_is_null(tuple, Anum_message_claim_token))
 		return NULL;
 	return (RowClaim *) DOUBLEALIGN(ttl + sizeof(int32));
 }
@@ -408,7 +408,7 @@ message_read(HeapTuple tuple)
 		.claimed_until = DT_NOBEGIN
 	};
 
-	form.is_delayed = !heap_attisnull(tuple, Anum_message_due_at, NULL);
+	form.is_delayed = !message_row_is_null(tuple, Anum_message_due_at);
 	if (claim == NULL)
 		return form;
 	form.claim_token = claim->token;
@@ -438,7 +438,7 @@ message_lane(TupleDesc desc, HeapTuple tuple)
 	text	   *value;
 	LaneId		lane;
 
-	if (heap_attisnull(tuple, Anum_message_group_key, NULL))
+	if (message_row_is_null(tuple, Anum_message_group_key))
 		return LANE_WITHOUT_KEY;
 	key = heap_getattr(tuple, Anum_message_group_key, desc, &isnull);
 	value = DatumGetTextPP(key);

@@ -10,7 +10,7 @@
 #ifndef QUEUE_MESSAGE_ROW_H
 #define QUEUE_MESSAGE_ROW_H
 
-#include "access/htup.h"
+#include "access/htup_details.h"
 #include "access/tupdesc.h"
 #include "utils/jsonb.h"
 #include "utils/rel.h"
@@ -21,6 +21,19 @@
 /* Rows that no function wrote */
 extern bool message_row_is_valid(Relation rel, HeapTuple tuple);
 extern void message_row_check(Relation rel, HeapTuple tuple);
+
+/*
+ * heap_attisnull() for a column that is nullable, and absent in rows of older
+ * versions; inline, since each message is asked several times.
+ */
+static inline bool
+message_row_is_null(HeapTuple tuple, int column)
+{
+	HeapTupleHeader row = tuple->t_data;
+
+	return column > HeapTupleHeaderGetNatts(row) ||
+		(HeapTupleHasNulls(tuple) && att_isnull(column - 1, row->t_bits));
+}
 
 /* Reading */
 extern LaneId message_lane(TupleDesc desc, HeapTuple tuple);
