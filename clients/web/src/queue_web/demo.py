@@ -46,6 +46,7 @@ def fill(where, roles):
         for role in ("demo", "guest"):
             db.execute(f"ALTER ROLE {role} PASSWORD '{roles[role]}'")
             log(f"log in as {role}, password {roles[role]}")
+    log(f"its database: psql -h {where} -U demo postgres")
 
 
 def demo(address, port):

@@ -23,6 +23,8 @@ def values_of(action):
               "text": None}
     if action == "cancel_batch":
         return values, url("/batch", project=arg("project"), id=values["id"])
+    if arg("tab") == "message":     # of which it was asked
+        return values, url("/message", project=arg("project"), q=arg("q"), id=max(values["ids"], default=0))
     back = {"project": arg("project"), "q": arg("source") or arg("q"), "tab": arg("tab")}
     return values, url("/queue", **back, find=arg("find"))
 

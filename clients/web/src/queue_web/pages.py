@@ -205,7 +205,7 @@ def cut(rows, tab):
 @for_role
 def message_page(session):
     found, = session.reader.get(("message", arg("project"), arg("q"), number("id")))
-    row, state = None, "gone"
+    row, letter, state = None, None, "gone"
     if found["rows"]:
         row = found["rows"][0]
         letter = found["dead"][0] if found["dead"] else None
@@ -220,9 +220,12 @@ def message_page(session):
         died = found.get("died")
         where = (died[0]["queue"], died[0]["id"]) if died else None
         state = "dead" if died else state
+    back = {"tab": "message"}           # where the answer leads
+    if state == "dead":
+        back = {"tab": "dead", "source": letter and letter["origin_queue"] or arg("q")}
     return render(f"Message {number('id')}", "message", session, name=arg("q"),
                   number=number("id"), row=row, state=state, found=found, where=where,
-                  actions=actions,
+                  actions=actions, back=back,
                   offered=actions.offered(state) if where else ())
 
 

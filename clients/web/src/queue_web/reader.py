@@ -112,7 +112,7 @@ class Reader(threading.Thread):
                 if self.failed != str(error):
                     log(f"role {self.role!r}: connection lost: {error}")
                 self.failed = str(error)
-        return {key: (lost, time.monotonic() + settings.ROUND) for key in keys}
+        return {key: (lost, time.monotonic() + settings.FRESH) for key in keys}
 
     def read(self, kind, project, *values):
         """What one key stands for, and until when it is fresh."""
@@ -121,7 +121,7 @@ class Reader(threading.Thread):
         value = READS[kind](self.db, project, *values)
         now = time.monotonic()
         self.keep(kind, project, value)
-        return value, now + max(settings.ROUND, settings.SHARE * (now - begin))
+        return value, max(begin + settings.FRESH, now + settings.SHARE * (now - begin))
 
     def keep(self, kind, project, value):
         """Adds numbers to the plots."""

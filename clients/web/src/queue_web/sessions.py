@@ -103,7 +103,7 @@ def may_try(role, address, mark):
     known = same(mark, known_browser(role))
     who = ("browser", role) if known else ("address", address)
     with lock:
-        failures[:] = [f for f in failures if f[0] > now - 60]
+        failures[:] = [f for f in failures if f[0] > now - settings.LOGINS[2]]
         own = [f[2] for f in failures if f[1] == who]
         if len(own) >= settings.LOGINS[1] or own.count(role) >= settings.LOGINS[0]:
             return None

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 # Times are in seconds.
 IDLE, LONGEST = 1800, 12 * 3600     # a session ends so long after its last request, its login
-ROUND = 1                           # least time between two rounds of reads for a role
-SHARE = 20                          # what took t to read is kept for SHARE * t
+ROUND = 0.1                         # least time between two rounds of reads for a role
+FRESH, SHARE = 0.9, 20              # what took t to read is kept for FRESH, or for SHARE * t
 REFRESH = 5                         # a page is read again
 RENEW = 600                         # a new connection: PostgreSQL checks the password again
 REFUSED = 60                        # what a role may not read is not tried again before
 OLD = 600                           # a message that has waited so long needs a person
-LOGINS = 5, 30                      # failed ones in a minute from an address: of a role, of all
+LOGINS = 5, 30, 60                  # failed ones from an address: of a role, of all, in so long
 SESSIONS, THREADS = 100, 100        # most sessions of a role; most connections at once
 SWEEPS = 4                          # actions on all that match, at once
 ROWS, QUEUES = 25, 50               # rows of a page; of the page of queues

@@ -17,6 +17,7 @@ from .show import Html, url
 app = bottle.Bottle()
 TEMPLATES = [os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")]
 PAGES = (("/", "Queues"), ("/jobs", "Jobs"), ("/batches", "Batches"), ("/schedules", "Schedules"))
+SECTIONS = {"jobs": "Jobs", "batches": "Batches", "batch": "Batches", "schedules": "Schedules"}
 
 
 def arg(name):
@@ -202,13 +203,14 @@ def render(title, body, session, /, refresh=REFRESH, **values):
         session.notice = None
     content = Html(template(body, **frame | values))
     return template("base", **frame, body=content, refresh=session and refresh, every=every,
-                    pages=PAGES, prefix=site.prefix, now=time.time())
+                    pages=PAGES, section=SECTIONS.get(body, "Queues"), prefix=site.prefix,
+                    now=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()))
 
 
 def error_page(error):
     return template("base", title=error.status_line, session=None, notice=None, refresh=0,
-                    every=False, pages=PAGES, here=here, token="", project="", prefix=site.prefix,
-                    now=time.time(), body=Html(template("error", error=error.body or "")))
+                    every=False, here=here, token="", project="", prefix=site.prefix,
+                    body=Html(template("error", error=error.body or "")))
 
 
 app.default_error_handler = error_page

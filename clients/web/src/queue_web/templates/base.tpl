@@ -18,13 +18,13 @@
 % db = session.reader.db
 <nav aria-label="Pages"><span class="brand" aria-hidden="true">queue</span>
 % for path, label in pages:
-{{!link(show.Html(f'<span>{label}</span>'), path, css="here" if title == label else "")}}
+<a href="{{url(path)}}"{{!' aria-current="page"' if label == title else ' aria-current="true"' if label == section else ""}}>{{label}}</a>
 % end
 </nav>
 <div class="where" id="where">
 <span>Database <b>{{db.name}}</b></span>
-<span>{{db.server}}, PostgreSQL {{db.version}}{{", standby" if db.standby else ""}}</span>
 <span>Role <b>{{session.reader.role}}</b></span>
+<span>{{db.server}}, PostgreSQL {{db.version}}{{", standby" if db.standby else ""}}</span>
 % if session.reader.login.password is not None:
 <form method="post" action="{{prefix}}/logout"><input type="hidden" name="token" value="{{token}}">
 <button class="quiet">Log out</button></form>
@@ -51,9 +51,8 @@
 </div>
 {{!body}}
 </main>
-<footer>
-% import time
-<span id="read">Read at {{time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))}}</span>
-</footer>
+% if session:
+<footer><span id="read">Read at {{now}}</span></footer>
+% end
 </body>
 </html>

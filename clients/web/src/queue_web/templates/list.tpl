@@ -33,9 +33,10 @@
 % select = bool(offered)
 <form method="get" action="{{show.url("/ask")}}" id="rows">
 <input type="hidden" name="q" value="{{of}}"><input type="hidden" name="source" value="{{name}}"><input type="hidden" name="tab" value="{{tab}}"><input type="hidden" name="project" value="{{project}}"><input type="hidden" name="find" value="{{find}}">
-% cols = {"dead": ("reason", "attempts", "died_at", "error", "body"), "finished": ("outcome", "attempts", "finished_at", "group", "result", "error"), "failures": ("attempt", "at", "error"), "groups": ("ready", "claimed", "delayed", "oldest")}.get(tab) or ("state", "attempts", "time", "priority", "group", "error", "body")
+% cols = {"dead": ("reason", "attempts", "died_at", "error", "body"), "finished": ("outcome", "attempts", "finished_at", "group", "result", "error"), "failures": ("attempt", "at", "error"), "groups": ("ready", "claimed", "delayed", "oldest")}.get(tab) or ("state", "time", "attempts", "priority", "group", "error", "body")
 % cols = [c for c in cols if c not in ("priority", "group", "error", "result", "body") or any(r.get(c) for r in rows)]
 % names = {"time": "Time", "died_at": "Died", "finished_at": "Finished", "at": "At"}
+% foreign = tab == "dead" and any(r.get("origin_queue") != name for r in rows)
 % numeric = ("attempts", "attempt", "priority", "ready", "claimed", "delayed", "oldest")
 <table role="table" class="list"><caption class="hidden">{{tabs[tab]}}</caption>
 <thead role="rowgroup"><tr role="row">
@@ -47,7 +48,10 @@
 <th role="columnheader" scope="col" class="{{"num" if key in numeric else ""}}">{{names.get(key, key.capitalize())}}</th>
 % end
 % if tab == "dead":
-<th role="columnheader" scope="col">From</th><td role="cell"></td>
+% if foreign:
+<th role="columnheader" scope="col">From</th>
+% end
+<td role="cell"></td>
 % end
 </tr></thead>
 <tbody role="rowgroup">
@@ -65,7 +69,7 @@
 % elif key == "outcome":
 <td role="cell" data-label="">{{!show.chip(value)}}</td>
 % elif key == "time":
-<td role="cell" data-label="{{"due" if r["due_at"] else "claimed until" if r["claimed_until"] else "pushed"}}"><span class="wideonly">{{"due" if r["due_at"] else "claimed until" if r["claimed_until"] else "pushed" if r["created_at"] else ""}}</span> {{!show.when(r["due_at"] or r["claimed_until"] or r["created_at"], read_at)}}</td>
+<td role="cell" data-label="{{"due" if r["due_at"] else "claimed until" if r["claimed_until"] else "pushed"}}" class="when"><span class="wideonly">{{"due" if r["due_at"] else "claimed until" if r["claimed_until"] else "pushed" if r["created_at"] else ""}}</span> {{!show.when(r["due_at"] or r["claimed_until"] or r["created_at"], read_at)}}</td>
 % elif key.endswith("at"):
 <td role="cell" data-label="">{{!show.when(value, read_at)}}</td>
 % elif key == "oldest":
@@ -77,13 +81,16 @@
 % end
 % end
 % if tab == "dead":
+% if foreign:
 <td role="cell" data-label="from">
 % if r.get("origin_queue"):
 {{!link(r["origin_queue"], "/queue", q=r["origin_queue"])}}
 % else:
 –
 % end
-</td><td role="cell" class="act">{{!link(show.Html(f'Redrive…<span class="hidden"> message {id_}</span>'), "/ask", css="button", action="redrive", q=of, source=name, tab=tab, ids=id_)}}</td>
+</td>
+% end
+<td role="cell" class="act">{{!link(show.Html(f'Redrive…<span class="hidden"> message {id_}</span>'), "/ask", css="button", action="redrive", q=of, source=name, tab=tab, ids=id_)}}</td>
 % end
 </tr>
 % end

@@ -13,7 +13,7 @@
 % if offered and not found["rows"].why:
 <p class="buttons">
 % for a in offered:
-<a class="button {{"danger" if actions.ACTIONS[a].danger else "main" if a in ("run_now", "redrive") else ""}}" href="{{url("/ask", action=a, q=where[0], ids=where[1])}}">{{actions.label(a, state, row["attempts"] if row else 0)}}…</a>
+<a class="button {{"danger" if actions.ACTIONS[a].danger else "main" if a in ("run_now", "redrive") else ""}}" href="{{url("/ask", action=a, q=where[0], ids=where[1], **back)}}">{{actions.label(a, state, row["attempts"] if row else 0)}}…</a>
 % end
 </p>
 % end

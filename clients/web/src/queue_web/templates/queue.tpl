@@ -24,9 +24,10 @@ Dead letters go to {{!link(found["dead"], "/queue", q=found["dead"])}}
 % end
 % if row and not tab:
 <dl class="numbers">
-% for key, label, to in (("dead_letters", "Dead letters", "dead"), ("oldest_ready_age", "Oldest waits", None), ("ready", "Ready", "free"), ("claimed", "Claimed", "claimed"), ("delayed", "Delayed", "delayed"), ("completed", "Completed", "finished")):
+% own = [("ready", "Dead letters", "dead")] if source else [("dead_letters", "Dead letters", "dead"), ("ready", "Ready", "free")]
+% for key, label, to in own[:1] + [("oldest_ready_age", "Oldest waits", None)] + own[1:] + [("claimed", "Claimed", "claimed"), ("delayed", "Delayed", "delayed"), ("completed", "Completed", "finished")]:
 % value = row.get(key)
-% css = "alarm" if key == "dead_letters" and value else "warning" if key == "oldest_ready_age" and show.old(value) else ""
+% css = "alarm" if to == "dead" and value else "warning" if key == "oldest_ready_age" and show.old(value) else ""
 <div class="{{css}}"><dt>{{"✕ " if css == "alarm" else "▲ " if css else ""}}{{label}}</dt><dd>
 % shown = show.age(value) if to is None else show.number(value)
 % if q and to and value:
@@ -40,7 +41,7 @@ Dead letters go to {{!link(found["dead"], "/queue", q=found["dead"])}}
 % end
 % if q:
 <nav class="tabs" aria-label="Parts of the queue">
-% counts = {"free": row and row["ready"], "claimed": row and row["claimed"], "delayed": row and row["delayed"], "dead": row and row["dead_letters"]}
+% counts = {"free": row and row["ready"], "claimed": row and row["claimed"], "delayed": row and row["delayed"], "dead": row and row["ready" if source else "dead_letters"]}
 % for key, label in tabs.items():
 <a href="{{url("/queue", q=name, tab=key)}}"{{!' aria-current="page"' if key == tab else ""}}>{{label}}{{!f' <span class="count">{counts[key]:,}</span>' if counts.get(key) else ""}}</a>
 % end

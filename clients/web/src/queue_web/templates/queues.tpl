@@ -7,7 +7,7 @@
 % o = t["oldest"]
 <li class="{{"warning" if o and show.old(o["oldest_ready_age"]) else "calm"}}">
 % if o:
-<a href="{{url("/queue", q=o["name"])}}"><b>{{show.age(o["oldest_ready_age"])}}</b> <span>{{"▲" if show.old(o["oldest_ready_age"]) else "✓"}} waits the oldest, in <bdi>{{o["name"]}}</bdi></span></a>
+<a href="{{url("/queue", q=o["name"])}}"><b>{{show.age(o["oldest_ready_age"])}}</b> <span>{{"▲" if show.old(o["oldest_ready_age"]) else "✓"}} oldest, in <bdi>{{o["name"]}}</bdi></span></a>
 % else:
 <div><b>–</b> <span>✓ nothing waits</span></div>
 % end
@@ -22,9 +22,9 @@
 </li>
 % end
 <li class="{{"warning" if t["paused"] else "calm"}}"><a href="{{url("/", only="trouble")}}"><b>{{f'{len(t["paused"]):,}'}}</b> <span>{{"‖" if t["paused"] else "✓"}} queues paused</span></a></li>
-<li><div><b>{{f'{t["ready"]:,}'}}</b> <span>ready</span></div></li>
-<li><div><b>{{f'{t["claimed"]:,}'}}</b> <span>claimed</span></div></li>
-<li><div><b>{{f'{t["delayed"]:,}'}}</b> <span>delayed</span></div></li>
+% for key in ("ready", "claimed", "delayed"):
+<li class="total"><div><b>{{f'{t[key]:,}'}}</b> <span>{{key}}</span></div></li>
+% end
 </ul>
 % end
 % if troubles:
@@ -36,10 +36,10 @@
 {{!show.chip("stopped")}}
 % end
 % if r["dead_letters"]:
-{{!show.chip("dead", "")}} <b>{{f'{r["dead_letters"]:,}'}}</b>
+<span class="chip bad"><span aria-hidden="true">✕</span> {{counted(r["dead_letters"], "dead letter")}}</span>
 % end
 % if show.old(r["oldest_ready_age"]):
-<span class="chip warn"><span aria-hidden="true">▲</span> waits for {{show.age(r["oldest_ready_age"])}}</span>
+<span class="chip warn"><span aria-hidden="true">▲</span> oldest waits {{show.age(r["oldest_ready_age"])}}</span>
 % end
 % if errors.get(r["name"]):
 <span class="said">{{!show.line(errors[r["name"]])}}</span>
