@@ -735,10 +735,10 @@ BEGIN
 END
 $$;
 ROLLBACK;
+SELECT count(queue_push('thousand', '1', group_key => 'more' || i)) FROM generate_series(1, 100) AS i;
 BEGIN;
 DO $$
 BEGIN
-    PERFORM queue_push('thousand', '1', group_key => 'more' || i) FROM generate_series(1, 100) AS i;
     FOR i IN 1 .. 11 LOOP
         PERFORM FROM queue_claim('thousand', 60, 60, 100);
     END LOOP;
