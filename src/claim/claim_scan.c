@@ -256,7 +256,6 @@ claim_scan_end_pass(ClaimScan *scan)
 
 	availability_close();
 	Assert(!availability_is_reserving());
-	whole_scan_end(scan);
 	group_turns_end(scan);
 	for (int i = 0; i < pass->expired.n; i++)
 		expire_remove(scan->request.queue, pass->expired.items[i].table,

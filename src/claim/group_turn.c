@@ -161,7 +161,6 @@ group_turn_lock(ClaimScan *scan, GroupTurn *turn)
 	}
 	turn->room = queue->group_rate <= 0 ? INT_MAX :
 		group_rate_allowance(queue, turn->lane, &turn->not_before);
-	pass->met_rate |= turn->room == 0;
 	return true;
 }
 

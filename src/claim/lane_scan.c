@@ -142,7 +142,7 @@ lane_scan_has_lanes(ClaimScan *scan)
 	 * queue: wait for that, since it takes less than to read all here.
 	 */
 	while (!availability_knows_delivered(queue->id, queue->group_concurrency,
-										 &learns, &scan->changes))
+										 &learns))
 		if (!learns || !availability_wait_for_close(queue->id,
 													&scan->wait_until))
 			return false;

@@ -74,23 +74,6 @@ availability_log_forgotten(int32 queue_id)
 							 queue_id)));
 }
 
-/*
- * A claim or a probe has scanned all of the queue, and nothing is free.  If
- * nothing has changed since the scan began, clear the flag that something may
- * be.
- */
-void
-availability_found_nothing(int32 queue_id, uint32 changes)
-{
-	AvailabilityMap *map = find_own_map(queue_id);
-
-	if (map == NULL)
-		return;
-	if (map->changes == changes && map->nlanes == 0)
-		shmem_clear_flag(map, MAP_READY);
-	LWLockRelease(&map->lock);
-}
-
 /* --- Groups with a bound --- */
 
 /*
@@ -153,18 +136,15 @@ availability_is_first(int32 queue_id, LaneId lane, const MessageRange *range)
 /*
  * Returns whether the lanes tell a claim with this bound how many messages
  * are under live claims.  If not, *learns says whether the worker is about to
- * read the queue for them.  Sets *changes to a number for
- * availability_found_nothing(), 0 if there is no map.
+ * read the queue for them.
  */
 bool
-availability_knows_delivered(int32 queue_id, int bound, bool *learns,
-							 uint32 *changes)
+availability_knows_delivered(int32 queue_id, int bound, bool *learns)
 {
 	AvailabilityMap *map = find_own_map(queue_id);
 	bool		result;
 
 	*learns = false;
-	*changes = 0;
 	if (map == NULL)
 		return false;
 	if (availability_set_lanes(map, bound))
@@ -177,7 +157,6 @@ availability_knows_delivered(int32 queue_id, int bound, bool *learns,
 	}
 	result = map->knows_delivered;
 	*learns = availability_is_learning(map);
-	*changes = map->changes;
 	LWLockRelease(&map->lock);
 	return result;
 }

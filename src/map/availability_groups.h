@@ -15,8 +15,6 @@
 #include "map/availability.h"
 #include "map/message_ranges.h"
 
-extern void availability_found_nothing(int32 queue_id, uint32 changes);
-
 /* Groups with a bound */
 extern void availability_make_room(Oid extension, int32 queue_id, LaneId lane,
 								   const MessageRange *range,
@@ -25,7 +23,7 @@ extern void availability_give_turn(int32 queue_id, LaneId lane);
 extern bool availability_is_first(int32 queue_id, LaneId lane,
 								  const MessageRange *range);
 extern bool availability_knows_delivered(int32 queue_id, int bound,
-										 bool *learns, uint32 *changes);
+										 bool *learns);
 extern uint64 availability_begin_delivered(int32 queue_id, int bound);
 extern void availability_end_delivered(int32 queue_id, uint64 incarnation,
 									   bool is_unknown);
