@@ -207,9 +207,7 @@ delete_one_message(const Queue *queue, int64 id, const ClaimId *claim,
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		segment_push_snapshot();
 		outcome = try_delete_message(queue, id, claim, result, &entry, &run);
-		PopActiveSnapshot();
 	} while (outcome == OUTCOME_CHANGED);
 
 	CommandCounterIncrement();
@@ -259,39 +257,33 @@ static Outcome
 try_delete_message(const Queue *queue, int64 id, const ClaimId *claim,
 				   Jsonb *result, DedupEntry **entry, DedupRun **run)
 {
-	MessageTable table;
-	TupleTableSlot *slot;
-	HeapTuple	tuple;
-	MessageForm form;
+	FoundMessage found;
 	EndTerms	terms = {.result = result,.entry = entry};
 	Outcome		outcome;
 
-	if (!message_find(queue->id, id, RowExclusiveLock, &table, &slot))
+	if (!message_find(queue->id, id, RowExclusiveLock, &found))
 		return OUTCOME_GONE;
-	tuple = row_tuple(slot);
-	form = message_read(tuple);
-	outcome = check_claim_of_message(&form, claim, GetCurrentTimestamp());
-	if (outcome == OUTCOME_DONE && form.is_canceled)
+	outcome = check_claim_of_message(&found.form, claim, GetCurrentTimestamp());
+	if (outcome == OUTCOME_DONE && found.form.is_canceled)
 		outcome = OUTCOME_CANCELED;
 
 	/* One that was not claimed was not completed, but removed. */
 	if (outcome == OUTCOME_DONE &&
-		!message_end(queue, &table, tuple,
+		!message_end(queue, &found.table, found.tuple,
 					 claim != NULL ? END_COMPLETED : END_DELETED, &terms))
 		outcome = OUTCOME_CHANGED;
 	if (outcome == OUTCOME_DONE && claim != NULL)
 	{
-		*run = dedup_run_of(RelationGetDescr(table.heap), tuple);
+		*run = dedup_run_of(RelationGetDescr(found.table.heap), found.tuple);
 
 		/*
 		 * The claim may have run out while we waited, and others may have
 		 * claimed its other messages.
 		 */
-		if (GetCurrentTimestamp() >= form.claimed_until)
+		if (GetCurrentTimestamp() >= found.form.claimed_until)
 			outcome = OUTCOME_TOO_LATE;
 	}
-	ExecDropSingleTupleTableSlot(slot);
-	message_table_close(&table, true);
+	message_close_found(&found);
 	return outcome;
 }
 
@@ -429,9 +421,7 @@ retry_one_message(const Queue *queue, int64 id, const ClaimId *claim,
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		segment_push_snapshot();
 		outcome = try_retry_message(queue, id, claim, terms, &due);
-		PopActiveSnapshot();
 	} while (outcome == OUTCOME_CHANGED);
 	CommandCounterIncrement();
 
@@ -467,39 +457,33 @@ static Outcome
 try_retry_message(const Queue *queue, int64 id, const ClaimId *claim,
 				  const RetryTerms *terms, TimestampTz *due)
 {
-	MessageTable table;
-	TupleTableSlot *slot;
-	MessageForm form;
+	FoundMessage found;
 	Outcome		outcome;
 
-	if (!message_find(queue->id, id, RowExclusiveLock, &table, &slot))
+	if (!message_find(queue->id, id, RowExclusiveLock, &found))
 		return OUTCOME_GONE;
-	form = message_read(row_tuple(slot));
 
 	/* Do not wait for a message that is not in the claim. */
-	if (claim_has_message(claim, &form, GetCurrentTimestamp()) &&
-		!message_lock_as_seen(&table, slot, LockTupleNoKeyExclusive,
-							  terms->wait))
+	if (claim_has_message(claim, &found.form, GetCurrentTimestamp()) &&
+		!message_lock_found(&found, LockTupleNoKeyExclusive, terms->wait))
 		outcome = OUTCOME_CHANGED;
 	else
 	{
 		/* The claim may have run out while we waited. */
-		HeapTuple	tuple = row_tuple(slot);
 		TimestampTz now = GetCurrentTimestamp();
 
-		form = message_read(tuple);
-		outcome = check_claim_of_message(&form, claim, now);
-		if (outcome == OUTCOME_DONE && form.is_canceled)
+		outcome = check_claim_of_message(&found.form, claim, now);
+		if (outcome == OUTCOME_DONE && found.form.is_canceled)
 		{
 			outcome = OUTCOME_CANCELED;
 			if (terms->for_job)
-				expire_remove(queue, &table, tuple);
+				expire_remove(queue, &found.table, found.tuple);
 		}
 		if (outcome == OUTCOME_DONE)
-			*due = give_back_failed(queue, &table, tuple, terms, now);
+			*due = give_back_failed(queue, &found.table, found.tuple, terms,
+									now);
 	}
-	ExecDropSingleTupleTableSlot(slot);
-	message_table_close(&table, true);
+	message_close_found(&found);
 	return outcome;
 }
 

@@ -36,8 +36,8 @@
 #include "storage/segment.h"
 
 /* What is done with a message that is locked */
-typedef void (*UnclaimedChange) (const Queue *queue, MessageTable *table,
-								 TupleTableSlot *slot, const char *error);
+typedef void (*UnclaimedChange) (const Queue *queue, FoundMessage *message,
+								 const char *error);
 
 static bool try_change(const Queue *queue, int64 id, int states,
 					   UnclaimedChange change, const char *error,
@@ -47,10 +47,10 @@ static int64 try_messages(const Queue *queue, const Datum *ids, int n,
 						  const char *error);
 static int64 change_messages(const Queue *queue, Datum *ids, int n, int states,
 							 UnclaimedChange change, const char *error);
-static void make_free(const Queue *queue, MessageTable *table,
-					  TupleTableSlot *slot, const char *error);
-static void bury_unclaimed(const Queue *queue, MessageTable *table,
-						   TupleTableSlot *slot, const char *error);
+static void make_free(const Queue *queue, FoundMessage *message,
+					  const char *error);
+static void bury_unclaimed(const Queue *queue, FoundMessage *message,
+						   const char *error);
 
 /*
  * Lock a message if it is in one of these states, and change it, unless
@@ -61,32 +61,27 @@ static bool
 try_change(const Queue *queue, int64 id, int states, UnclaimedChange change,
 		   const char *error, bool *changed)
 {
-	MessageTable table;
-	TupleTableSlot *slot;
-	MessageForm form;
+	FoundMessage found;
 	bool		locked = true;
 
 	*changed = false;
-	if (!message_find(queue->id, id, RowExclusiveLock, &table, &slot))
+	if (!message_find(queue->id, id, RowExclusiveLock, &found))
 		return true;
-	form = message_read(row_tuple(slot));
 
 	/* It does not wait for a message that it is not to change. */
-	if (!message_is_expired(&form, GetCurrentTimestamp()) &&
-		(states & message_state(RelationGetDescr(table.heap), row_tuple(slot),
-								&form, GetCurrentTimestamp())) != 0)
+	if (!message_is_expired(&found.form, GetCurrentTimestamp()) &&
+		(states & message_state(RelationGetDescr(found.table.heap), found.tuple,
+								&found.form, GetCurrentTimestamp())) != 0)
 	{
-		locked = message_lock_as_seen(&table, slot, LockTupleExclusive,
-									  LockWaitBlock);
+		locked = message_lock_found(&found, LockTupleExclusive, LockWaitBlock);
 
 		/* A duplicate is never handed out, nor is it a dead letter. */
 		*changed = locked &&
-			!dedup_is_duplicate(queue, &table, row_tuple(slot));
+			!dedup_is_duplicate(queue, &found.table, found.tuple);
 	}
 	if (*changed && change != NULL)
-		change(queue, &table, slot, error);
-	ExecDropSingleTupleTableSlot(slot);
-	message_table_close(&table, true);
+		change(queue, &found, error);
+	message_close_found(&found);
 	return locked;
 }
 
@@ -112,10 +107,8 @@ try_messages(const Queue *queue, const Datum *ids, int n, int states,
 		while (!done)
 		{
 			CHECK_FOR_INTERRUPTS();
-			segment_push_snapshot();
 			done = try_change(queue, DatumGetInt64(ids[i]), states, change,
 							  error, &changed);
-			PopActiveSnapshot();
 		}
 		CommandCounterIncrement();
 		if (changed)
@@ -141,14 +134,13 @@ change_messages(const Queue *queue, Datum *ids, int n, int states,
 
 /* Move a delayed message to those that claims scan. */
 static void
-make_free(const Queue *queue, MessageTable *table, TupleTableSlot *slot,
-		  const char *error)
+make_free(const Queue *queue, FoundMessage *message, const char *error)
 {
 	MessageTable active;
 	Size		bytes = 0;
 
 	segment_open_active(&active, RING_MESSAGES, true);
-	if (!message_move(table, slot, &active, &bytes))
+	if (!message_move(&message->table, message->slot, &active, &bytes))
 		elog(ERROR, "could not move a message that is locked");
 	message_table_close(&active, true);
 }
@@ -161,16 +153,15 @@ unclaimed_run_now(const Queue *queue, Datum *ids, int n)
 }
 
 static void
-bury_unclaimed(const Queue *queue, MessageTable *table, TupleTableSlot *slot,
-			   const char *error)
+bury_unclaimed(const Queue *queue, FoundMessage *message, const char *error)
 {
-	TupleDesc	desc = RelationGetDescr(table->heap);
-	HeapTuple	tuple = row_tuple(slot);
+	HeapTuple	tuple = message->tuple;
 
 	if (error != NULL)
-		tuple = attributes_set_last_error(desc, tuple, error);
+		tuple = attributes_set_last_error(RelationGetDescr(message->table.heap),
+										  tuple, error);
 	dead_letter_check_move(queue);
-	if (!dead_letter_move(queue, table, tuple, DEAD_LETTER_BURIED))
+	if (!dead_letter_move(queue, &message->table, tuple, DEAD_LETTER_BURIED))
 		elog(ERROR, "could not bury a message that is locked");
 }
 
