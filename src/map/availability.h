@@ -83,9 +83,7 @@ typedef struct AvailabilityMap
 	/* For the worker; availability_visit.c */
 	uint64		examined;		/* the incarnation in which it has visited the
 								 * queue, and had listeners notified if
-								 * something may be free */
-	bool		quiet;			/* it need not do that, until something
-								 * changes */
+								 * something may be free, unless it is paused */
 	TimestampTz expires_at;		/* no message expires before */
 	TimestampTz new_expires_at; /* the same, of those returned since the
 								 * worker's visit began */

@@ -243,10 +243,7 @@ availability_end_delivered(int32 queue_id, uint64 incarnation,
 
 	/* Visit again: the claim gives what it has reserved to the lanes soon. */
 	if (map->open > 0)
-	{
 		map->incarnation = shmem_next_incarnation();
-		map->quiet = false;
-	}
 	availability_unlock_and_wake(map, 0);
 }
 
