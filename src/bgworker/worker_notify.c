@@ -46,7 +46,7 @@ notify_is_needed(void)
 
 	if (task_postponed_for(POSTPONE_NOTIFY, 0) > 0)
 		return false;
-	while ((map = shmem_next_flagged(MAP_ARRIVALS, &from)) != NULL)
+	while ((map = shmem_next_flagged(MAP_ARRIVALS, NULL, &from)) != NULL)
 		if (worker_owns_map(map))
 			return true;
 	return false;

@@ -242,7 +242,7 @@ availability_next_arrivals(Oid extension, uint32 *from,
 {
 	AvailabilityMap *map;
 
-	while ((map = shmem_next_flagged(MAP_ARRIVALS, from)) != NULL)
+	while ((map = shmem_next_flagged(MAP_ARRIVALS, NULL, from)) != NULL)
 	{
 		if (map_database(map) != MyDatabaseId ||
 			map_extension(map) != extension)
