@@ -78,7 +78,6 @@ static void add_message(ClaimScan *scan, ChosenMessages *list,
 static bool is_ours(const ClaimScan *scan, const ScanRow *row);
 static bool list_has_row(const ChosenMessages *list, const ScanRow *row);
 static bool others_run(MultiXactId multi);
-static void skip_claimed(ClaimScan *scan, const ScanRow *row);
 static void skip_row(ClaimScan *scan, const ScanRow *row, TimestampTz due,
 					 bool is_locked);
 static void skip_for_now(ClaimScan *scan, const ScanRow *row);
@@ -281,7 +280,13 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 		case MESSAGE_OURS:
 			break;
 		case MESSAGE_CLAIMED:
-			skip_claimed(scan, row);
+
+			/*
+			 * It is due when its claim ends.  Of one of our own there is
+			 * another record, with that time.
+			 */
+			if (row->in_range)
+				skip_row(scan, row, row->form.claimed_until, false);
 			break;
 		case MESSAGE_EXPIRED:
 			set_aside(scan, row, may_remove(scan), &pass->expired);
@@ -317,15 +322,6 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 }
 
 /* --- Messages that are skipped --- */
-
-/* A claimed message is due when its claim ends. */
-static void
-skip_claimed(ClaimScan *scan, const ScanRow *row)
-{
-	/* Of one of our own there is another record, with the end of its claim. */
-	if (row->in_range)
-		skip_row(scan, row, row->form.claimed_until, false);
-}
 
 /* Skip a message of which is unknown when it can be claimed or removed. */
 static void
