@@ -188,18 +188,6 @@ availability_reset(AvailabilityMap *map)
 	availability_clear(map);
 }
 
-/*
- * Rows were written by other SQL: forget all that the map knows, and have the
- * sessions that wait probe.  The caller has locked the map.
- */
-void
-availability_restored(AvailabilityMap *map)
-{
-	availability_reset(map);
-	if (map->waiters > 0)
-		ConditionVariableBroadcast(&map->arrival);
-}
-
 /* --- Waking --- */
 
 /*

@@ -188,7 +188,6 @@ map_first_due(const AvailabilityMap *map)
 /* Forgetting what a map knows */
 extern void availability_clear(AvailabilityMap *map);
 extern void availability_reset(AvailabilityMap *map);
-extern void availability_restored(AvailabilityMap *map);
 
 /* Numbers for pushes */
 extern void availability_begin_queue(int32 queue_id);

@@ -77,13 +77,15 @@ availability_log_forgotten(int32 queue_id)
 /* --- Groups with a bound --- */
 
 /*
- * A transaction has ended which leaves room in a group, because the messages
- * of this range are finished, or (is_finished is false) delayed, or because
- * it has unlocked the group.
+ * A transaction has ended which leaves room in a group for so many messages,
+ * because those of a range are finished, or (that is NULL) delayed, or because
+ * it has unlocked the group.  Or this transaction has made room for its own
+ * claims (nmessages is 0): give the lane a turn, even if others have found the
+ * group full.
  */
 void
 availability_make_room(Oid extension, int32 queue_id, LaneId lane,
-					   const MessageRange *range, bool is_finished)
+					   const MessageRange *finished, int64 nmessages)
 {
 	AvailabilityMap *map = shmem_find_map(extension, queue_id);
 	bool		has_turn;
@@ -95,25 +97,9 @@ availability_make_room(Oid extension, int32 queue_id, LaneId lane,
 	 * A session that waits may find something even if the lane has nothing,
 	 * where claims read the whole queue or the overflow.
 	 */
-	has_turn = lanes_make_room(map, lane, is_finished ? range : NULL) ||
+	has_turn = lanes_make_room(map, lane, finished) ||
 		!map->knows_delivered || availability_pick_overflow(map) >= 0;
-	availability_unlock_and_wake(map, has_turn ?
-								 range->last - range->first + 1 : 0);
-}
-
-/*
- * This transaction has made room in a group, for its own claims: give the
- * lane a turn, even if others have found the group full.
- */
-void
-availability_give_turn(int32 queue_id, LaneId lane)
-{
-	AvailabilityMap *map = find_own_map(queue_id);
-
-	if (map == NULL)
-		return;
-	(void) lanes_make_room(map, lane, NULL);
-	LWLockRelease(&map->lock);
+	availability_unlock_and_wake(map, has_turn ? nmessages : 0);
 }
 
 /*
@@ -299,7 +285,7 @@ availability_list_delivered(int32 queue_id, LaneId lane, MessageRange *ranges,
 void
 availability_set_delivered(int32 queue_id, LaneId lane,
 						   const MessageRange *old, int nold,
-						   const MessageRange *found, int nfound)
+						   const LaneRange *found, int nfound)
 {
 	AvailabilityMap *map = find_own_map(queue_id);
 

@@ -390,14 +390,11 @@ availability_drop_queue(Oid extension, int32 queue_id)
 	if (map == NULL)
 		return;
 
-	/* If it comes back, it has rows whose numbers no push was given here. */
-	availability_restored(map);
-
-	/* Then its counts in the table include these. */
+	/* If it comes back, its counts in the table include these. */
 	memset(map->counts, 0, sizeof(map->counts));
 	shmem_clear_flag(map, MAP_COUNTED);
-	shmem_clear_flag(map, MAP_READY);
-	pg_atomic_write_u64(&map->wake_at, (uint64) DT_NOEND);
+	if (map->waiters > 0)
+		ConditionVariableBroadcast(&map->arrival);
 	LWLockRelease(&map->lock);
 	shmem_give_back_map(extension, queue_id);
 }
