@@ -104,7 +104,6 @@ typedef struct ScanPass
 								 * room */
 
 	/* What is to be returned to the availability map */
-	TimestampTz range_due;		/* the range being scanned: when it was due */
 	MessageRanges skipped;		/* messages in it that may be free later */
 
 	/* What this transaction has made free itself (pending_take_own) */
