@@ -28,7 +28,6 @@
 #include "claim/claim.h"
 #include "claim/claim_message.h"
 #include "claim/claim_update.h"
-#include "claim/unclaimed.h"
 #include "queue/message_result.h"
 #include "queue/missing_queue.h"
 #include "queue/registry.h"
@@ -503,7 +502,7 @@ sql_messages_run_now(PG_FUNCTION_ARGS)
 	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	if (!queue_open_or_notice(name, QUEUE_CLAIM, &queue))
 		PG_RETURN_INT64(0);
-	PG_RETURN_INT64(unclaimed_run_now(&queue, ids, n));
+	PG_RETURN_INT64(claim_run_now(&queue, ids, n));
 }
 
 /*
@@ -532,7 +531,7 @@ sql_messages_bury(PG_FUNCTION_ARGS)
 	if (!queue_open_or_notice(name, QUEUE_CLAIM, &queue))
 		PG_RETURN_INT64(0);
 	claim_prepare_bury(&queue);
-	PG_RETURN_INT64(unclaimed_bury(&queue, ids, n, arg_text(fcinfo, 2)));
+	PG_RETURN_INT64(claim_bury_unclaimed(&queue, ids, n, arg_text(fcinfo, 2)));
 }
 
 /* --- Canceling --- */

@@ -19,7 +19,7 @@
 #include "catalog/tables.h"
 #include "claim/group_list.h"
 #include "jobs/runner_pool.h"
-#include "map/availability_list.h"
+#include "map/availability_view.h"
 #include "map/lanes_table.h"
 #include "map/shmem_maps.h"
 #include "queue/message_list.h"

@@ -86,7 +86,6 @@ typedef struct DueVisit
 	int64		until;			/* end of the slice, by the monotonic clock */
 	bool		disturbed;		/* concurrent claims kept it from finishing */
 	bool		exists;			/* the queue does */
-	bool		paused;			/* the queue is */
 	ExpiryPass	expiry;
 } DueVisit;
 
@@ -125,13 +124,13 @@ visit_step(void *arg)
 {
 	DueVisit   *visit = arg;
 	Queue		queue;
+	bool		paused;
 	bool		more = false;
 
 	/* What is changed after this, the map counts as later than the visit. */
 	if (visit->phase == DUE_SWEEP)
 		availability_begin_visit(visit->known.queue_id, &visit->known);
-	visit->exists = task_open_queue(visit->known.queue_id, &visit->paused,
-									&queue);
+	visit->exists = task_open_queue(visit->known.queue_id, &paused, &queue);
 	if (!visit->exists)
 		return false;
 	switch (visit->phase)
@@ -164,9 +163,9 @@ visit_step(void *arg)
 			visit->phase = DUE_LISTENERS;
 			pg_fallthrough;
 		case DUE_LISTENERS:
-			/* They were notified already, or nothing may be claimed. */
-			if (!visit->known.examined && !visit->paused)
-				availability_end_visit(&visit->known);
+			/* Otherwise they were notified already. */
+			if (!visit->known.examined)
+				availability_end_visit(&visit->known, paused);
 
 			/* No message of the queue has expired yet. */
 			if (visit->known.expires_at > visit->began)
@@ -188,17 +187,11 @@ record_visit(DueVisit *visit, bool last)
 {
 	if (!visit->exists)
 	{
-		availability_set_quiet(&visit->known, false);
+		availability_found_no_queue(&visit->known);
 		expiry_forget(visit->known.queue_id);
 		return;
 	}
-	if (!last)
-		return;
-
-	/* It is visited again when it is resumed. */
-	if (!visit->known.examined && visit->paused)
-		availability_set_quiet(&visit->known, true);
-	if (visit->phase == DUE_EXPIRED)
+	if (last && visit->phase == DUE_EXPIRED)
 		availability_end_expiry(&visit->known, expiry_end(&visit->expiry));
 }
 

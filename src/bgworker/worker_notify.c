@@ -27,18 +27,14 @@
 
 #define NOTIFY_AT_ONCE	1000	/* queues of one transaction */
 
-/* A queue that was dealt with in the step that runs */
-typedef struct Arrival
-{
-	AvailabilityVisit visit;
-	bool		notified;		/* not of a paused queue */
-} Arrival;
-
-/* To be recorded in shared memory once the step has committed */
-static Arrival arrivals[NOTIFY_AT_ONCE];
+/*
+ * Queues that were dealt with in the step that runs, to be recorded in shared
+ * memory once it has committed
+ */
+static AvailabilityVisit arrivals[NOTIFY_AT_ONCE];
 static int	narrivals;
 
-static bool notify_listeners_of(int32 queue_id);
+static void notify_listeners_of(int32 queue_id);
 static bool notify_step(void *arg);
 
 /* Returns whether a flag is up, and notifying is not postponed. */
@@ -50,20 +46,20 @@ notify_is_needed(void)
 
 	if (task_postponed_for(POSTPONE_NOTIFY, 0) > 0)
 		return false;
-	while ((map = shmem_next_flagged(MAP_ARRIVALS, &from)) != NULL)
+	while ((map = shmem_next_flagged(MAP_ARRIVALS, NULL, &from)) != NULL)
 		if (worker_owns_map(map))
 			return true;
 	return false;
 }
 
 /*
- * Notify the listeners of a queue, unless it is gone.  Returns false if it is
- * paused: then it is visited when it is resumed.
+ * Notify the listeners of a queue, unless it is gone, or paused: then it is
+ * visited when it is resumed.
  *
  * A queue whose shard has just left still has its row.  Its listeners claim,
  * and learn where it is.
  */
-static bool
+static void
 notify_listeners_of(int32 queue_id)
 {
 	char		project[QUEUE_PROJECT_LENGTH + 1];
@@ -71,14 +67,11 @@ notify_listeners_of(int32 queue_id)
 	char		channel[CHANNEL_LENGTH + 1];
 	bool		paused;
 
-	if (!queue_any_name_of(queue_id, project, name, &paused))
-		return true;
-	if (paused)
-		return false;
+	if (!queue_any_name_of(queue_id, project, name, &paused) || paused)
+		return;
 	wakeup_channel_name(project, name, channel);
 	Async_Notify(channel, name);
 	database_count(COUNT_NOTIFICATIONS, 1);
-	return true;
 }
 
 /*
@@ -92,12 +85,10 @@ notify_step(void *arg)
 
 	for (narrivals = 0; narrivals < NOTIFY_AT_ONCE; narrivals++)
 	{
-		Arrival    *arrival = &arrivals[narrivals];
-
 		if (!availability_next_arrivals(worker.extension, from,
-										&arrival->visit))
+										&arrivals[narrivals]))
 			break;
-		arrival->notified = notify_listeners_of(arrival->visit.queue_id);
+		notify_listeners_of(arrivals[narrivals].queue_id);
 	}
 	return narrivals == NOTIFY_AT_ONCE;
 }
@@ -114,7 +105,6 @@ notify_listeners(void)
 		result = task_step_or_postpone(POSTPONE_NOTIFY, 0, notify_step, &from);
 		if (result != TASK_FAILED)
 			for (int i = 0; i < narrivals; i++)
-				availability_notified(&arrivals[i].visit,
-									  arrivals[i].notified);
+				availability_notified(&arrivals[i]);
 	}
 }

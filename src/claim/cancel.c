@@ -149,41 +149,36 @@ try_cancel(const Queue *queue, int64 id, const char *reason,
 		   CancelResult *result, DedupEntry **entry)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	MessageTable table;
-	TupleTableSlot *slot;
-	MessageForm form;
+	FoundMessage found;
 	bool		done = true;
 
 	*result = CANCEL_NONE;
-	if (!message_find(queue->id, id, RowExclusiveLock, &table, &slot))
+	if (!message_find(queue->id, id, RowExclusiveLock, &found))
 		return true;
-	form = message_read(row_tuple(slot));
-	if (form.is_canceled && message_is_claimed(&form, now))
+	if (found.form.is_canceled && message_is_claimed(&found.form, now))
 		*result = CANCEL_PENDING;
-	else if (!message_is_expired(&form, now))
+	else if (!message_is_expired(&found.form, now))
 	{
-		done = message_lock_as_seen(&table, slot,
-									message_is_claimed(&form, now) ?
-									LockTupleNoKeyExclusive :
-									LockTupleExclusive, LockWaitBlock);
+		done = message_lock_found(&found, message_is_claimed(&found.form, now) ?
+								  LockTupleNoKeyExclusive :
+								  LockTupleExclusive, LockWaitBlock);
 
 		/* Its claim may have ended while we waited. */
-		if (done && message_is_claimed(&form, GetCurrentTimestamp()))
+		if (done && message_is_claimed(&found.form, GetCurrentTimestamp()))
 		{
-			mark_canceled(queue, &table, row_tuple(slot), reason);
+			mark_canceled(queue, &found.table, found.tuple, reason);
 			*result = CANCEL_PENDING;
 		}
 		else if (done)
 		{
 			EndTerms	terms = {.error = reason,.entry = entry};
 
-			(void) message_end(queue, &table, row_tuple(slot), END_CANCELED,
+			(void) message_end(queue, &found.table, found.tuple, END_CANCELED,
 							   &terms);
 			*result = CANCEL_REMOVED;
 		}
 	}
-	ExecDropSingleTupleTableSlot(slot);
-	message_table_close(&table, true);
+	message_close_found(&found);
 	return done;
 }
 
@@ -199,9 +194,7 @@ cancel_one(const Queue *queue, int64 id, const char *reason,
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		segment_push_snapshot();
 		done = try_cancel(queue, id, reason, &result, entry);
-		PopActiveSnapshot();
 	} while (!done);
 	CommandCounterIncrement();
 	return result;
@@ -437,17 +430,10 @@ cancel_is_own(int32 queue_id, int64 id)
 bool
 cancel_is_pending(int32 queue_id, int64 id)
 {
-	MessageTable table;
-	TupleTableSlot *slot;
-	bool		result = false;
+	FoundMessage found;
 
-	segment_push_snapshot();
-	if (message_find(queue_id, id, AccessShareLock, &table, &slot))
-	{
-		result = message_read(row_tuple(slot)).is_canceled;
-		ExecDropSingleTupleTableSlot(slot);
-		message_table_close(&table, false);
-	}
-	PopActiveSnapshot();
-	return result;
+	if (!message_find(queue_id, id, AccessShareLock, &found))
+		return false;
+	message_close_found(&found);
+	return found.form.is_canceled;
 }

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * claim_message.c
- *	  Single messages of a claim: deleting, retrying and burying them.
+ *	  Single messages: deleting, retrying and burying them.
  *
  * NOTES
  *	  A message is found by its id, with the latest snapshot, and checked: it
@@ -14,6 +14,14 @@
  *	  When the message is not found or not in the claim, the error depends on
  *	  whether the claim is live, so the claim's range is scanned then.
  *
+ *	  Many messages that no claim holds may be changed at once.  The caller
+ *	  names them by their ids, which it may have read some time ago.  So a
+ *	  message that is gone, or in another state by now, is no error: it is left
+ *	  as it is, and does not count.  As in all functions that change several
+ *	  messages, they are locked in one order.  All are locked before the first
+ *	  one is changed: a push with a deduplication key locks the message that has
+ *	  it first, and then the key, which the end of a message changes.
+ *
  * src/claim/claim_message.c
  *
  *-------------------------------------------------------------------------
@@ -22,7 +30,7 @@
 
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
-#include "utils/snapmgr.h"
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
@@ -44,7 +52,6 @@
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
-#include "storage/row.h"
 #include "storage/segment.h"
 #include "util/errcodes.h"
 #include "util/settings.h"
@@ -90,7 +97,12 @@ typedef struct RetryTerms
 /* See claim_register_dead_letters() */
 static ClaimDeadLetters require_dead_letters = NULL;
 
+/* What is done with a message that no claim holds, and that is locked */
+typedef void (*MessageChange) (const Queue *queue, FoundMessage *message,
+							   const char *error);
+
 static int	compare_message_ids(const void *a, const void *b);
+static void sort_ids(Datum *ids, int n);
 static int64 delete_messages_of_claim(const Queue *queue, Datum *ids, int n,
 									  const ClaimId *claim, bool live,
 									  Jsonb *result);
@@ -111,8 +123,20 @@ static Outcome try_retry_message(const Queue *queue, int64 id,
 static TimestampTz give_back_failed(const Queue *queue, MessageTable *table,
 									HeapTuple tuple, const RetryTerms *terms,
 									TimestampTz now);
+static void bury_locked(const Queue *queue, MessageTable *table,
+						HeapTuple tuple);
 static int64 retry_pause(const Queue *queue, MessageTable *table,
 						 HeapTuple tuple);
+static bool try_change(const Queue *queue, int64 id, int states,
+					   MessageChange change, const char *error, bool *changed);
+static int64 try_messages(const Queue *queue, const Datum *ids, int n,
+						  int states, MessageChange change, const char *error);
+static int64 change_messages(const Queue *queue, Datum *ids, int n, int states,
+							 MessageChange change, const char *error);
+static void make_free(const Queue *queue, FoundMessage *message,
+					  const char *error);
+static void bury_unclaimed(const Queue *queue, FoundMessage *message,
+						   const char *error);
 
 /* --- Delete --- */
 
@@ -155,7 +179,7 @@ delete_messages_of_claim(const Queue *queue, Datum *ids, int n,
 	if (claim != NULL && n == 0 && !live && !claim_is_live(queue, claim))
 		claim_not_live();
 
-	claim_sort_ids(ids, n);
+	sort_ids(ids, n);
 	for (int i = 0; i < n; i++)
 		if ((i == 0 || ids[i] != ids[i - 1]) &&
 			delete_one_message(queue, DatumGetInt64(ids[i]), claim, result,
@@ -184,8 +208,8 @@ compare_message_ids(const void *a, const void *b)
  * Sort ids into the order in which all functions process messages, so that
  * two sessions with the same messages do not deadlock.
  */
-void
-claim_sort_ids(Datum *ids, int n)
+static void
+sort_ids(Datum *ids, int n)
 {
 	qsort(ids, n, sizeof(Datum), compare_message_ids);
 }
@@ -207,9 +231,7 @@ delete_one_message(const Queue *queue, int64 id, const ClaimId *claim,
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		segment_push_snapshot();
 		outcome = try_delete_message(queue, id, claim, result, &entry, &run);
-		PopActiveSnapshot();
 	} while (outcome == OUTCOME_CHANGED);
 
 	CommandCounterIncrement();
@@ -259,39 +281,33 @@ static Outcome
 try_delete_message(const Queue *queue, int64 id, const ClaimId *claim,
 				   Jsonb *result, DedupEntry **entry, DedupRun **run)
 {
-	MessageTable table;
-	TupleTableSlot *slot;
-	HeapTuple	tuple;
-	MessageForm form;
+	FoundMessage found;
 	EndTerms	terms = {.result = result,.entry = entry};
 	Outcome		outcome;
 
-	if (!message_find(queue->id, id, RowExclusiveLock, &table, &slot))
+	if (!message_find(queue->id, id, RowExclusiveLock, &found))
 		return OUTCOME_GONE;
-	tuple = row_tuple(slot);
-	form = message_read(tuple);
-	outcome = check_claim_of_message(&form, claim, GetCurrentTimestamp());
-	if (outcome == OUTCOME_DONE && form.is_canceled)
+	outcome = check_claim_of_message(&found.form, claim, GetCurrentTimestamp());
+	if (outcome == OUTCOME_DONE && found.form.is_canceled)
 		outcome = OUTCOME_CANCELED;
 
 	/* One that was not claimed was not completed, but removed. */
 	if (outcome == OUTCOME_DONE &&
-		!message_end(queue, &table, tuple,
+		!message_end(queue, &found.table, found.tuple,
 					 claim != NULL ? END_COMPLETED : END_DELETED, &terms))
 		outcome = OUTCOME_CHANGED;
 	if (outcome == OUTCOME_DONE && claim != NULL)
 	{
-		*run = dedup_run_of(RelationGetDescr(table.heap), tuple);
+		*run = dedup_run_of(RelationGetDescr(found.table.heap), found.tuple);
 
 		/*
 		 * The claim may have run out while we waited, and others may have
 		 * claimed its other messages.
 		 */
-		if (GetCurrentTimestamp() >= form.claimed_until)
+		if (GetCurrentTimestamp() >= found.form.claimed_until)
 			outcome = OUTCOME_TOO_LATE;
 	}
-	ExecDropSingleTupleTableSlot(slot);
-	message_table_close(&table, true);
+	message_close_found(&found);
 	return outcome;
 }
 
@@ -429,9 +445,7 @@ retry_one_message(const Queue *queue, int64 id, const ClaimId *claim,
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		segment_push_snapshot();
 		outcome = try_retry_message(queue, id, claim, terms, &due);
-		PopActiveSnapshot();
 	} while (outcome == OUTCOME_CHANGED);
 	CommandCounterIncrement();
 
@@ -467,39 +481,33 @@ static Outcome
 try_retry_message(const Queue *queue, int64 id, const ClaimId *claim,
 				  const RetryTerms *terms, TimestampTz *due)
 {
-	MessageTable table;
-	TupleTableSlot *slot;
-	MessageForm form;
+	FoundMessage found;
 	Outcome		outcome;
 
-	if (!message_find(queue->id, id, RowExclusiveLock, &table, &slot))
+	if (!message_find(queue->id, id, RowExclusiveLock, &found))
 		return OUTCOME_GONE;
-	form = message_read(row_tuple(slot));
 
 	/* Do not wait for a message that is not in the claim. */
-	if (claim_has_message(claim, &form, GetCurrentTimestamp()) &&
-		!message_lock_as_seen(&table, slot, LockTupleNoKeyExclusive,
-							  terms->wait))
+	if (claim_has_message(claim, &found.form, GetCurrentTimestamp()) &&
+		!message_lock_found(&found, LockTupleNoKeyExclusive, terms->wait))
 		outcome = OUTCOME_CHANGED;
 	else
 	{
 		/* The claim may have run out while we waited. */
-		HeapTuple	tuple = row_tuple(slot);
 		TimestampTz now = GetCurrentTimestamp();
 
-		form = message_read(tuple);
-		outcome = check_claim_of_message(&form, claim, now);
-		if (outcome == OUTCOME_DONE && form.is_canceled)
+		outcome = check_claim_of_message(&found.form, claim, now);
+		if (outcome == OUTCOME_DONE && found.form.is_canceled)
 		{
 			outcome = OUTCOME_CANCELED;
 			if (terms->for_job)
-				expire_remove(queue, &table, tuple);
+				expire_remove(queue, &found.table, found.tuple);
 		}
 		if (outcome == OUTCOME_DONE)
-			*due = give_back_failed(queue, &table, tuple, terms, now);
+			*due = give_back_failed(queue, &found.table, found.tuple, terms,
+									now);
 	}
-	ExecDropSingleTupleTableSlot(slot);
-	message_table_close(&table, true);
+	message_close_found(&found);
 	return outcome;
 }
 
@@ -535,10 +543,7 @@ give_back_failed(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	/* A duplicate never is a dead letter. */
 	if (terms->bury && !dedup_is_duplicate(queue, table, tuple))
 	{
-		dead_letter_check_move(queue);
-		if (!dead_letter_move(queue, table, tuple, DEAD_LETTER_BURIED))
-			elog(ERROR, "could not bury message %lld",
-				 (long long) message_read(tuple).id);
+		bury_locked(queue, table, tuple);
 		return 0;
 	}
 	given_back = claim_give_back(queue, table, tuple,
@@ -547,6 +552,19 @@ give_back_failed(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	if (delayed.heap != NULL)
 		message_table_close(&delayed, true);
 	return given_back ? now + pause : 0;
+}
+
+/*
+ * Make a message that is locked a dead letter.  It is an error if that is not
+ * possible now.
+ */
+static void
+bury_locked(const Queue *queue, MessageTable *table, HeapTuple tuple)
+{
+	dead_letter_check_move(queue);
+	if (!dead_letter_move(queue, table, tuple, DEAD_LETTER_BURIED))
+		elog(ERROR, "could not bury message %lld",
+			 (long long) message_row_id(tuple));
 }
 
 /*
@@ -584,4 +602,130 @@ retry_pause(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	if (!pg_strong_random(&random, sizeof(random)))
 		random = 0;
 	return (int64) (delay * (1 + RETRY_JITTER * random / PG_UINT32_MAX));
+}
+
+/* --- Messages that no claim holds --- */
+
+/*
+ * Lock a message if it is in one of these states, and change it, unless
+ * "change" is NULL.  Returns false if another transaction has changed it
+ * meanwhile.
+ */
+static bool
+try_change(const Queue *queue, int64 id, int states, MessageChange change,
+		   const char *error, bool *changed)
+{
+	FoundMessage found;
+	bool		locked = true;
+
+	*changed = false;
+	if (!message_find(queue->id, id, RowExclusiveLock, &found))
+		return true;
+
+	/* It does not wait for a message that it is not to change. */
+	if (!message_is_expired(&found.form, GetCurrentTimestamp()) &&
+		(states & message_state(RelationGetDescr(found.table.heap), found.tuple,
+								&found.form, GetCurrentTimestamp())) != 0)
+	{
+		locked = message_lock_found(&found, LockTupleExclusive, LockWaitBlock);
+
+		/* A duplicate is never handed out, nor is it a dead letter. */
+		*changed = locked &&
+			!dedup_is_duplicate(queue, &found.table, found.tuple);
+	}
+	if (*changed && change != NULL)
+		change(queue, &found, error);
+	message_close_found(&found);
+	return locked;
+}
+
+/*
+ * Lock messages, whose ids are sorted, and change them, unless "change" is
+ * NULL.  Returns how many; a repeated id counts once.
+ */
+static int64
+try_messages(const Queue *queue, const Datum *ids, int n, int states,
+			 MessageChange change, const char *error)
+{
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "change of a message",
+												  ALLOCSET_DEFAULT_SIZES);
+	int64		nchanged = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		MemoryContext old = MemoryContextSwitchTo(context);
+		bool		changed = false;
+		bool		done = i > 0 && ids[i] == ids[i - 1];
+
+		while (!done)
+		{
+			CHECK_FOR_INTERRUPTS();
+			done = try_change(queue, DatumGetInt64(ids[i]), states, change,
+							  error, &changed);
+		}
+		CommandCounterIncrement();
+		if (changed)
+			nchanged++;
+		MemoryContextSwitchTo(old);
+		MemoryContextReset(context);
+	}
+	MemoryContextDelete(context);
+	return nchanged;
+}
+
+/* Change messages.  Returns how many; a repeated id counts once. */
+static int64
+change_messages(const Queue *queue, Datum *ids, int n, int states,
+				MessageChange change, const char *error)
+{
+	sort_ids(ids, n);
+
+	/* First lock all. */
+	(void) try_messages(queue, ids, n, states, NULL, NULL);
+	return try_messages(queue, ids, n, states, change, error);
+}
+
+/* Move a delayed message to those that claims scan. */
+static void
+make_free(const Queue *queue, FoundMessage *message, const char *error)
+{
+	MessageTable active;
+	Size		bytes = 0;
+
+	segment_open_active(&active, RING_MESSAGES, true);
+	if (!message_move(&message->table, message->slot, &active, &bytes))
+		elog(ERROR, "could not move a message that is locked");
+	message_table_close(&active, true);
+}
+
+/* Returns how many of these messages were delayed, and are free now. */
+int64
+claim_run_now(const Queue *queue, Datum *ids, int n)
+{
+	return change_messages(queue, ids, n, STATE_DELAYED, make_free, NULL);
+}
+
+static void
+bury_unclaimed(const Queue *queue, FoundMessage *message, const char *error)
+{
+	HeapTuple	tuple = message->tuple;
+
+	if (error != NULL)
+		tuple = attributes_set_last_error(RelationGetDescr(message->table.heap),
+										  tuple, error);
+	bury_locked(queue, &message->table, tuple);
+}
+
+/*
+ * Make these messages dead letters, those that are free or delayed.  Returns
+ * how many there were.  The caller has called claim_prepare_bury().
+ */
+int64
+claim_bury_unclaimed(const Queue *queue, Datum *ids, int n, const char *error)
+{
+	if (error != NULL)
+		error = attributes_clip_error(error);
+	return change_messages(queue, ids, n, STATE_FREE | STATE_DELAYED,
+						   bury_unclaimed, error);
 }

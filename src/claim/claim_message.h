@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * claim_message.h
- *	  Single messages of a claim: deleting, retrying and burying them.
+ *	  Single messages: deleting, retrying and burying them.
  *
  * src/claim/claim_message.h
  *
@@ -22,7 +22,6 @@ extern bool claim_delete_message(const Queue *queue, int64 id,
 								 const ClaimId *claim, Jsonb *result);
 extern int64 claim_delete_messages(const Queue *queue, Datum *ids, int n,
 								   const ClaimId *claim, bool live);
-extern void claim_sort_ids(Datum *ids, int n);
 
 extern TimestampTz claim_retry_message(const Queue *queue, int64 id,
 									   const ClaimId *claim,
@@ -40,5 +39,10 @@ extern void claim_prepare_bury(Queue *queue);
 extern void claim_bury_message(const Queue *queue, int64 id,
 							   const ClaimId *claim, const char *error,
 							   bool is_live);
+
+/* Messages that no claim holds */
+extern int64 claim_run_now(const Queue *queue, Datum *ids, int n);
+extern int64 claim_bury_unclaimed(const Queue *queue, Datum *ids, int n,
+								  const char *error);
 
 #endif							/* QUEUE_CLAIM_MESSAGE_H */

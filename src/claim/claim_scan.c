@@ -90,9 +90,8 @@
 #include "storage/segment.h"
 #include "util/limits.h"
 
-static void init_scan(ClaimScan *scan, const ClaimScanRequest *request);
 static void begin_pass(ClaimScan *scan);
-static void begin_sweep(ClaimScan *scan, const Queue *queue);
+static ClaimScan *begin_sweep(const Queue *queue);
 static void end_sweep(ClaimScan *scan);
 static void move_exhausted(ClaimScan *scan);
 static bool has_new_bound(ClaimScan *scan);
@@ -112,23 +111,15 @@ claim_scan_uses_map(void)
 
 /* --- A scan and its passes --- */
 
-/* Begin a claim. */
 ClaimScan *
 claim_scan_begin(const ClaimScanRequest *request)
 {
-	ClaimScan  *scan = palloc(sizeof(ClaimScan));
+	ClaimScan  *scan = palloc0(sizeof(ClaimScan));
 
-	init_scan(scan, request);
-	return scan;
-}
-
-static void
-init_scan(ClaimScan *scan, const ClaimScanRequest *request)
-{
-	memset(scan, 0, sizeof(ClaimScan));
 	scan->request = *request;
 	scan->has_groups = request->queue->has_groups;
 	scan->may_move_dead = true;
+	return scan;
 }
 
 /* Make one pass of a claim or a probe.  claim_scan_end_pass() ends it. */
@@ -198,7 +189,8 @@ begin_pass(ClaimScan *scan)
 	 */
 	if (scan->has_groups)
 		lane_prepare(queue->id);
-	if (scan->has_groups && queue->group_rate > 0)
+	if (scan->has_groups && queue->group_rate > 0 &&
+		scan->request.mode != CLAIM_SCAN_SWEEP)
 		group_rate_prepare();
 	if (queue->dead_id != 0 && scan->request.mode != CLAIM_SCAN_PROBE)
 		(void) queue_find_as(queue->dead_queue, queue->owner,
@@ -256,7 +248,6 @@ claim_scan_end_pass(ClaimScan *scan)
 
 	availability_close();
 	Assert(!availability_is_reserving());
-	whole_scan_end(scan);
 	group_turns_end(scan);
 	for (int i = 0; i < pass->expired.n; i++)
 		expire_remove(scan->request.queue, pass->expired.items[i].table,
@@ -446,7 +437,7 @@ bool
 claim_scan_probe(const Queue *queue, MessageTables *tables)
 {
 	ClaimScanRequest request = {0};
-	ClaimScan	scan;
+	ClaimScan  *scan;
 	Queue		current;
 	bool		found;
 
@@ -460,12 +451,13 @@ claim_scan_probe(const Queue *queue, MessageTables *tables)
 	request.mode = CLAIM_SCAN_PROBE;
 	request.limit = 1;
 	request.tables = tables;
-	init_scan(&scan, &request);
+	scan = claim_scan_begin(&request);
 	do
 	{
-		found = claim_scan_pass(&scan)->nfree > 0;
-		claim_scan_end_pass(&scan);
-	} while (!found && claim_scan_needs_pass(&scan));
+		found = claim_scan_pass(scan)->nfree > 0;
+		claim_scan_end_pass(scan);
+	} while (!found && claim_scan_needs_pass(scan));
+	claim_scan_end(scan);
 	return found;
 }
 
@@ -481,8 +473,8 @@ claim_scan_probe(const Queue *queue, MessageTables *tables)
 bool
 claim_scan_sweep(const Queue *queue, bool *disturbed)
 {
-	ClaimScan	scan;
-	ScanPass   *pass = &scan.pass;
+	ClaimScan  *scan;
+	ScanPass   *pass;
 	MessageRange range;
 	int64		scanned_to;
 	int			nscanned = 0;
@@ -491,9 +483,9 @@ claim_scan_sweep(const Queue *queue, bool *disturbed)
 	/* What is free is given to its lane at once. */
 	if (queue->has_groups)
 	{
-		begin_sweep(&scan, queue);
-		found = lane_scan_give_due(&scan);
-		end_sweep(&scan);
+		scan = begin_sweep(queue);
+		found = lane_scan_give_due(scan);
+		end_sweep(scan);
 		return found;
 	}
 
@@ -501,8 +493,9 @@ claim_scan_sweep(const Queue *queue, bool *disturbed)
 	while (nscanned < SWEEP_AT_ONCE &&
 		   availability_begin_sweep(queue->id, GetCurrentTimestamp(), &range))
 	{
-		begin_sweep(&scan, queue);
-		scanned_to = claim_scan_range(&scan, &range);
+		scan = begin_sweep(queue);
+		pass = &scan->pass;
+		scanned_to = claim_scan_range(scan, &range);
 
 		/* The worker does not wait for a lock that a user may hold. */
 		if (message_scan_is_blocked(pass->rows))
@@ -514,10 +507,10 @@ claim_scan_sweep(const Queue *queue, bool *disturbed)
 		 * What is set aside is removed before the map learns of the sweep: if
 		 * that fails, the range stays due.
 		 */
-		end_sweep(&scan);
+		end_sweep(scan);
 		*disturbed = !availability_end_sweep(queue->id, scanned_to,
 											 &pass->skipped,
-											 scan.result.nfree, pass->now);
+											 scan->result.nfree, pass->now);
 		if (*disturbed || pass->expired.n > 0 || pass->duplicates.n > 0 ||
 			pass->exhausted.n > 0)
 			break;
@@ -525,23 +518,16 @@ claim_scan_sweep(const Queue *queue, bool *disturbed)
 	return found;
 }
 
-static void
-begin_sweep(ClaimScan *scan, const Queue *queue)
+static ClaimScan *
+begin_sweep(const Queue *queue)
 {
-	ClaimScanRequest request = {0};
+	ClaimScanRequest request = {.queue = queue,.mode = CLAIM_SCAN_SWEEP};
+	ClaimScan  *scan = claim_scan_begin(&request);
 
-	request.queue = queue;
-	request.mode = CLAIM_SCAN_SWEEP;
-	init_scan(scan, &request);
-	scan->pass.now = GetCurrentTimestamp();
-	root_job_forget();
-
-	/* Read it into the cache before anything is reserved. */
-	if (scan->has_groups)
-		lane_prepare(queue->id);
+	begin_pass(scan);
 	(void) segment_state_own();
-	scan->pass.rows = message_scan_begin(queue->id, RowExclusiveLock);
 	message_scan_no_wait(scan->pass.rows);
+	return scan;
 }
 
 static void

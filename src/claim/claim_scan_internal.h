@@ -94,7 +94,6 @@ typedef struct ScanPass
 	bool		met_locked_group;	/* ... or a group with a bound */
 	bool		met_changed;	/* a message was changed meanwhile, and may be
 								 * free again */
-	bool		met_rate;		/* the rate of a group allowed nothing now */
 	bool		lost;			/* another transaction was the first to change
 								 * a message that was chosen, or something
 								 * else came free meanwhile */
@@ -105,7 +104,6 @@ typedef struct ScanPass
 								 * room */
 
 	/* What is to be returned to the availability map */
-	TimestampTz range_due;		/* the range being scanned: when it was due */
 	MessageRanges skipped;		/* messages in it that may be free later */
 
 	/* What this transaction has made free itself (pending_take_own) */
@@ -149,8 +147,6 @@ struct ClaimScan
 								 * groups has changed */
 	TimestampTz began;			/* the first pass */
 	bool		has_groups;		/* messages of the queue have group keys */
-	uint32		changes;		/* of the map, if they have a bound, before
-								 * the pass began; or 0 */
 	bool		without_map;	/* do not use the availability map any more */
 	bool		may_move_dead;	/* the dead letter queue was not found to be
 								 * unusable */

@@ -78,10 +78,11 @@ static void add_message(ClaimScan *scan, ChosenMessages *list,
 static bool is_ours(const ClaimScan *scan, const ScanRow *row);
 static bool list_has_row(const ChosenMessages *list, const ScanRow *row);
 static bool others_run(MultiXactId multi);
-static void skip_claimed(ClaimScan *scan, const ScanRow *row);
 static void skip_row(ClaimScan *scan, const ScanRow *row, TimestampTz due,
 					 bool is_locked);
 static void skip_for_now(ClaimScan *scan, const ScanRow *row);
+static void count_end_of_claim(ClaimScan *scan, const ScanRow *row,
+							   MessageClass class);
 static void set_aside(ClaimScan *scan, ScanRow *row, bool may,
 					  ChosenMessages *list);
 static bool may_remove(const ClaimScan *scan);
@@ -90,7 +91,6 @@ static bool choose_row(ClaimScan *scan, ScanRow *row);
 static bool needs_lock(const ClaimScan *scan, const ScanRow *row);
 static void give_to_lane(ClaimScan *scan, const ScanRow *row);
 static void count_free(ClaimScan *scan, ScanRow *row);
-static void count_ended(ClaimScan *scan, const ScanRow *row);
 static bool lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode);
 static int	compare_in_lane(const void *a, const void *b);
 static int	compare_places(const void *a, const void *b);
@@ -272,16 +272,20 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 	 * it, and after a rollback it is due as before; probes leave it due.
 	 */
 	if ((scan->request.mode == CLAIM_SCAN_SWEEP ||
-		 pass->lane_step == LANE_STEP_GIVE) &&
-		class != MESSAGE_OURS &&
-		!counts_end_claim(row->table, row->tuple, &row->form, pass->now))
-		skip_for_now(scan, row);
+		 pass->lane_step == LANE_STEP_GIVE) && class != MESSAGE_OURS)
+		count_end_of_claim(scan, row, class);
 	switch (class)
 	{
 		case MESSAGE_OURS:
 			break;
 		case MESSAGE_CLAIMED:
-			skip_claimed(scan, row);
+
+			/*
+			 * It is due when its claim ends.  Of one of our own there is
+			 * another record, with that time.
+			 */
+			if (row->in_range)
+				skip_row(scan, row, row->form.claimed_until, false);
 			break;
 		case MESSAGE_EXPIRED:
 			set_aside(scan, row, may_remove(scan), &pass->expired);
@@ -316,16 +320,29 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 	}
 }
 
-/* --- Messages that are skipped --- */
-
-/* A claimed message is due when its claim ends. */
+/* Count the end of the claim that the message was in, if that has run out. */
 static void
-skip_claimed(ClaimScan *scan, const ScanRow *row)
+count_end_of_claim(ClaimScan *scan, const ScanRow *row, MessageClass class)
 {
-	/* Of one of our own there is another record, with the end of its claim. */
-	if (row->in_range)
-		skip_row(scan, row, row->form.claimed_until, false);
+	ScanPass   *pass = &scan->pass;
+
+	if (!counts_end_claim(row->table, row->tuple, &row->form, pass->now))
+		skip_for_now(scan, row);
+
+	/*
+	 * The messages of a claim follow each other, so the last token is enough
+	 * to count the claim once.
+	 */
+	else if (class != MESSAGE_CLAIMED && row->form.claim_token != 0 &&
+			 !row->form.end_counted &&
+			 row->form.claim_token != pass->ended_token)
+	{
+		pass->nended++;
+		pass->ended_token = row->form.claim_token;
+	}
 }
+
+/* --- Messages that are skipped --- */
 
 /* Skip a message of which is unknown when it can be claimed or removed. */
 static void
@@ -383,8 +400,6 @@ set_aside(ClaimScan *scan, ScanRow *row, bool may, ChosenMessages *list)
 	/* This is the mode that a delete needs, so that it does not wait. */
 	if (!lock_row(scan, row, LockTupleExclusive))
 		return;
-	if (scan->request.mode == CLAIM_SCAN_SWEEP)
-		count_ended(scan, row);
 	add_message(scan, list, row, true);
 }
 
@@ -471,8 +486,6 @@ needs_lock(const ClaimScan *scan, const ScanRow *row)
 static void
 give_to_lane(ClaimScan *scan, const ScanRow *row)
 {
-	if (scan->request.mode == CLAIM_SCAN_SWEEP)
-		count_ended(scan, row);
 	if (scan_row_is_locked(row))
 	{
 		scan->pass.met_locked = true;
@@ -494,8 +507,6 @@ give_to_lane(ClaimScan *scan, const ScanRow *row)
 static void
 count_free(ClaimScan *scan, ScanRow *row)
 {
-	if (scan->request.mode == CLAIM_SCAN_SWEEP)
-		count_ended(scan, row);
 	if (scan_row_is_locked(row))
 	{
 		/* With a bound of 1, a probe must not look behind it. */
@@ -509,29 +520,6 @@ count_free(ClaimScan *scan, ScanRow *row)
 		/* A probe gives the whole range of a lane back (take_range). */
 		if (scan->pass.lane_step == LANE_STEP_NONE)
 			skip_row(scan, row, DT_NOBEGIN, false);
-	}
-}
-
-/* Count the claim that the message was in, if that has run out. */
-static void
-count_ended(ClaimScan *scan, const ScanRow *row)
-{
-	ScanPass   *pass = &scan->pass;
-
-	/*
-	 * The messages of a claim follow each other, so the last token is enough
-	 * to count the claim once.  A claim that ran out before the range was due
-	 * was counted by an earlier sweep; it is met again because ranges that
-	 * are close together are united.  Of a range of which nothing was known,
-	 * we cannot tell.
-	 */
-	if (row->form.claim_token != 0 &&
-		row->form.claim_token != pass->ended_token &&
-		pass->range_due > DUE_UNKNOWN &&
-		row->form.claimed_until >= pass->range_due)
-	{
-		pass->nended++;
-		pass->ended_token = row->form.claim_token;
 	}
 }
 

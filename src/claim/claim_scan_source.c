@@ -213,7 +213,6 @@ claim_scan_add_range(ClaimScan *scan, const MessageRange *range,
 {
 	ScanPass   *pass = &scan->pass;
 
-	pass->range_due = message_range_sweep_at(range);
 	do
 	{
 		message_scan_end_range(pass->rows);

@@ -368,21 +368,17 @@ redrive_batch(Redrive *redrive, int limit)
 static bool
 redrive_one(Redrive *redrive, int64 id)
 {
-	MessageTable table;
-	ScanRow		row = {.table = &table};
-	bool		sent = false;
+	FoundMessage letter;
+	ScanRow		row = {.table = &letter.table};
+	bool		sent;
 
-	segment_push_snapshot();
-	if (message_find(redrive->dead->id, id, RowExclusiveLock, &table,
-					 &row.slot))
-	{
-		row.tuple = row_tuple(row.slot);
-		row.form = message_read(row.tuple);
-		sent = send_letter_back(redrive, &row, GetCurrentTimestamp());
-		ExecDropSingleTupleTableSlot(row.slot);
-		message_table_close(&table, true);
-	}
-	PopActiveSnapshot();
+	if (!message_find(redrive->dead->id, id, RowExclusiveLock, &letter))
+		return false;
+	row.slot = letter.slot;
+	row.tuple = letter.tuple;
+	row.form = letter.form;
+	sent = send_letter_back(redrive, &row, GetCurrentTimestamp());
+	message_close_found(&letter);
 	CommandCounterIncrement();
 	return sent;
 }

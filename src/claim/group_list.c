@@ -6,7 +6,9 @@
  * NOTES
  *	  A group exists only as long as it has messages.  So all messages of the
  *	  queue are read, and are counted in a hash table with one entry for each
- *	  group after the marker.
+ *	  group after the marker.  It is found by its lane, a hash with a secret
+ *	  key (lane.c): clients choose the keys of groups, and must not be able to
+ *	  make the table slow.
  *
  *	  Groups are in the order of the bytes of their keys.  Here the messages
  *	  without a key have the empty one, which no push accepts: so their group
@@ -21,48 +23,37 @@
 #include "catalog/pg_collation.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 #include "utils/varlena.h"
 
 #include "catalog/tables.h"
 #include "claim/group_list.h"
 #include "queue/message_list.h"
 #include "queue/registry.h"
-#include "storage/lane.h"
-#include "storage/message.h"
+#include "storage/message_row.h"
 #include "storage/message_scan.h"
-#include "storage/segment.h"
 #include "util/clock.h"
+#include "util/hash.h"
 
 /* A group; the key is empty for messages without one. */
 typedef struct GroupEntry
 {
+	LaneId		lane;			/* the hash key */
 	text	   *key;
-	uint32		hash;
-	char		status;			/* for simplehash.h */
 	StateCounts states;
 	TimestampTz oldest;			/* when the one with the lowest id was pushed */
 } GroupEntry;
 
+/* The groups that are counted, in a context of their own */
+typedef struct GroupList
+{
+	MemoryContext context;
+	HTAB	   *groups;			/* of GroupEntry */
+	const text *marker;			/* only those after this; NULL for all */
+} GroupList;
+
 static int	compare_group_keys(const text *a, const text *b);
-static uint32 hash_group_key(int32 queue_id, const text *key);
-
-#define SH_PREFIX		groups
-#define SH_ELEMENT_TYPE	GroupEntry
-#define SH_KEY_TYPE		text *
-#define SH_KEY			key
-#define SH_HASH_KEY(table, key)	\
-	hash_group_key(*(const int32 *) (table)->private_data, key)
-#define SH_EQUAL(table, a, b)	(compare_group_keys(a, b) == 0)
-#define SH_STORE_HASH
-#define SH_GET_HASH(table, entry)	((entry)->hash)
-#define SH_SCOPE		static inline
-#define SH_DECLARE
-#define SH_DEFINE
-#include "lib/simplehash.h"
-
-static void count_in_group(groups_hash *groups, const ScanRow *row,
-						   const text *marker, TimestampTz now);
+static bool count_in_group(const ScanRow *row, TimestampTz now, void *arg);
 static int	compare_groups(const void *a, const void *b);
 
 static int
@@ -73,44 +64,35 @@ compare_group_keys(const text *a, const text *b)
 }
 
 /*
- * The hash is a secret one, because clients choose the keys, and must not be
- * able to make the table slow.
+ * Callback of message_list_each(): count a message in its group, unless the
+ * marker excludes the group.
  */
-static uint32
-hash_group_key(int32 queue_id, const text *key)
+static bool
+count_in_group(const ScanRow *row, TimestampTz now, void *arg)
 {
-	return (uint32) lane_of_key(queue_id, VARDATA_ANY(key),
-								(int) VARSIZE_ANY_EXHDR(key)).hash;
-}
-
-/* Count a message in its group, unless the marker excludes the group. */
-static void
-count_in_group(groups_hash *groups, const ScanRow *row, const text *marker,
-			   TimestampTz now)
-{
+	GroupList  *list = arg;
+	TupleDesc	desc = RelationGetDescr(row->table->heap);
+	LaneId		lane = message_lane(desc, row->tuple);
 	bool		isnull;
-	Datum		value = heap_getattr(row->tuple, Anum_message_group_key,
-									 RelationGetDescr(row->table->heap),
+	Datum		value = heap_getattr(row->tuple, Anum_message_group_key, desc,
 									 &isnull);
-	text	   *key = isnull ? cstring_to_text("") : DatumGetTextPCopy(value);
+	text	   *key = isnull ? cstring_to_text("") : DatumGetTextPP(value);
 	GroupEntry *entry;
 	bool		found;
 
-	if (marker != NULL && compare_group_keys(key, marker) <= 0)
-	{
-		pfree(key);
-		return;
-	}
-	entry = groups_insert(groups, key, &found);
-	if (found)
-		pfree(key);
-	else
+	if (list->marker != NULL && compare_group_keys(key, list->marker) <= 0)
+		return true;
+	entry = hash_search(list->groups, &lane, HASH_ENTER, &found);
+	if (!found)
 	{
 		/* Messages come in the order of their ids: this is the oldest one. */
 		memset(&entry->states, 0, sizeof(StateCounts));
 		entry->oldest = row->form.created_at;
+		entry->key = MemoryContextAlloc(list->context, VARSIZE_ANY(key));
+		memcpy(entry->key, key, VARSIZE_ANY(key));
 	}
 	message_list_add(&entry->states, row, now);
+	return true;
 }
 
 static int
@@ -128,31 +110,26 @@ void
 group_list(const Queue *queue, const text *marker, int limit,
 		   GroupListCallback callback, void *arg)
 {
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "groups",
-												  ALLOCSET_DEFAULT_SIZES);
-	MemoryContext old = MemoryContextSwitchTo(context);
-	TimestampTz now = GetCurrentTimestamp();
-	int32		queue_id = queue->id;
-	groups_hash *groups = groups_create(context, 64, &queue_id);
-	groups_iterator iterator;
+	GroupList	list = {.marker = marker};
+	MessageFilter filter = ALL_MESSAGES;
+	MemoryContext old;
+	TimestampTz now;
+	HASH_SEQ_STATUS status;
 	GroupEntry *entry;
 	GroupEntry **entries;
-	MessageScan *scan;
-	ScanRow		row;
 	int			n = 0;
 
-	segment_push_snapshot();
-	scan = message_scan_begin_list(queue_id, PG_INT64_MIN, AccessShareLock);
-	while (message_scan_next(scan, &row))
-		if (!message_is_expired(&row.form, now))
-			count_in_group(groups, &row, marker, now);
-	message_scan_end(scan);
-	PopActiveSnapshot();
+	list.context = AllocSetContextCreate(CurrentMemoryContext, "groups",
+										 ALLOCSET_DEFAULT_SIZES);
+	old = MemoryContextSwitchTo(list.context);
+	now = GetCurrentTimestamp();
+	list.groups = hash_create_blobs("groups", sizeof(LaneId),
+									sizeof(GroupEntry), list.context);
+	(void) message_list_each(queue, &filter, count_in_group, &list);
 
-	entries = palloc(groups->members * sizeof(GroupEntry *));
-	groups_start_iterate(groups, &iterator);
-	while ((entry = groups_iterate(groups, &iterator)) != NULL)
+	entries = palloc(hash_get_num_entries(list.groups) * sizeof(GroupEntry *));
+	hash_seq_init(&status, list.groups);
+	while ((entry = hash_seq_search(&status)) != NULL)
 		entries[n++] = entry;
 	qsort(entries, n, sizeof(GroupEntry *), compare_groups);
 	for (int i = 0; i < Min(limit, n); i++)
@@ -167,5 +144,5 @@ group_list(const Queue *queue, const text *marker, int limit,
 		callback(&group, arg);
 	}
 	MemoryContextSwitchTo(old);
-	MemoryContextDelete(context);
+	MemoryContextDelete(list.context);
 }

@@ -161,7 +161,6 @@ group_turn_lock(ClaimScan *scan, GroupTurn *turn)
 	}
 	turn->room = queue->group_rate <= 0 ? INT_MAX :
 		group_rate_allowance(queue, turn->lane, &turn->not_before);
-	pass->met_rate |= turn->room == 0;
 	return true;
 }
 
@@ -380,15 +379,9 @@ read_delivered(ClaimScan *scan, GroupTurn *turn, const OwnRanges *ranges,
 	 */
 	if (!message_scan_is_blocked(pass->rows) && turn->is_locked &&
 		ranges->n == ndelivered)
-	{
-		MessageRange *left = palloc(Max(found->n, 1) * sizeof(MessageRange));
-
-		for (int i = 0; i < found->n; i++)
-			left[i] = found->items[i].range;
 		availability_set_delivered(scan->request.queue->id, turn->lane,
-								   ranges->items, ndelivered, left, found->n);
-		pfree(left);
-	}
+								   ranges->items, ndelivered, found->items,
+								   found->n);
 	found->n = 0;
 }
 

@@ -105,6 +105,8 @@ typedef struct Round
 	int			nlanes;			/* that had a turn then */
 } Round;
 
+static const bool keeps_turn = true;
+
 static void begin_request(const ClaimScan *scan, ReserveRequest *request);
 static bool lane_scan_step(ClaimScan *scan, ReserveRequest *request,
 						   Round *round);
@@ -142,7 +144,7 @@ lane_scan_has_lanes(ClaimScan *scan)
 	 * queue: wait for that, since it takes less than to read all here.
 	 */
 	while (!availability_knows_delivered(queue->id, queue->group_concurrency,
-										 &learns, &scan->changes))
+										 &learns))
 		if (!learns || !availability_wait_for_close(queue->id,
 													&scan->wait_until))
 			return false;
@@ -433,7 +435,7 @@ take_of_lane(ClaimScan *scan, ReserveRequest *request,
 	 * reservation is open.
 	 */
 	if (pass->does_not_fit && chosen->n == before)
-		availability_keep_turn();
+		availability_end_turns(&request->lane, &keeps_turn, 1);
 
 	/*
 	 * If that was not enough, try more of the same lane, in a wider range if
@@ -612,7 +614,7 @@ take_range(ClaimScan *scan, const GroupTurn *turn, const MessageRange *range,
 		/* A claim is to find the lane as the probe has, with its turn. */
 		pass->skipped.n = 0;
 		availability_give_back(NULL, &pass->skipped, pass->now);
-		availability_keep_turn();
+		availability_end_turns(&turn->lane, &keeps_turn, 1);
 		availability_close();
 		return;
 	}

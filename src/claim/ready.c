@@ -141,7 +141,7 @@ ready_queue_ids(void)
 	AvailabilityMap *map;
 
 	/* Shared memory has the maps of all databases. */
-	while ((map = shmem_next_flagged(MAP_READY, &slot)) != NULL)
+	while ((map = shmem_next_flagged(MAP_READY, NULL, &slot)) != NULL)
 		if (map_database(map) == MyDatabaseId &&
 			map_extension(map) == extension)
 			ids = lappend_int(ids, map_queue_id(map));
@@ -247,8 +247,7 @@ ready_next_claimable(uint32 *slot, char *name, Queue *queue)
 {
 	AvailabilityMap *map;
 
-	while ((map = shmem_next_flagged_except(MAP_READY, passed_over,
-											slot)) != NULL)
+	while ((map = shmem_next_flagged(MAP_READY, passed_over, slot)) != NULL)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (map_is_claimable(map, name, queue))

@@ -51,10 +51,9 @@
 
 static bool parse_id(const Queue *queue, int64 id, int64 *number,
 					 int *priority);
-static bool find_visible(const Queue *queue, int64 id, MessageTable *table,
-						 TupleTableSlot **slot);
-static bool is_free(const Queue *queue, MessageTable *table, HeapTuple tuple,
-					const MessageForm *form, TimestampTz now);
+static bool find_visible(const Queue *queue, int64 id, FoundMessage *found);
+static bool is_free(const Queue *queue, FoundMessage *message,
+					TimestampTz now);
 static bool claim_one(const Queue *queue, int64 id, const ClaimTerms *terms,
 					  Snapshot snapshot, MessageResult *result);
 static HeapTuple set_end_of_claim(MessageTable *table, HeapTuple tuple,
@@ -92,28 +91,27 @@ parse_id(const Queue *queue, int64 id, int64 *number, int *priority)
 
 /* message_find() for an id of pgmq, to change the message */
 static bool
-find_visible(const Queue *queue, int64 id, MessageTable *table,
-			 TupleTableSlot **slot)
+find_visible(const Queue *queue, int64 id, FoundMessage *found)
 {
 	int64		number;
 	int			priority;
 
 	return parse_id(queue, id, &number, &priority) &&
 		message_find_number(queue->id, number, priority, RowExclusiveLock,
-							table, slot);
+							found);
 }
 
 /* --- Reading messages with known ids --- */
 
 /* Returns whether the message can be claimed, as claim_scan_row.c says it. */
 static bool
-is_free(const Queue *queue, MessageTable *table, HeapTuple tuple,
-		const MessageForm *form, TimestampTz now)
+is_free(const Queue *queue, FoundMessage *message, TimestampTz now)
 {
-	return !message_is_claimed(form, now) && !message_is_expired(form, now) &&
-		!segment_is_delayed(table->segment) &&
-		!dedup_is_duplicate(queue, table, tuple) &&
-		!options_is_exhausted(queue, table, tuple);
+	return !message_is_claimed(&message->form, now) &&
+		!message_is_expired(&message->form, now) &&
+		!segment_is_delayed(message->table.segment) &&
+		!dedup_is_duplicate(queue, &message->table, message->tuple) &&
+		!options_is_exhausted(queue, &message->table, message->tuple);
 }
 
 /*
@@ -124,39 +122,35 @@ static bool
 claim_one(const Queue *queue, int64 id, const ClaimTerms *terms,
 		  Snapshot snapshot, MessageResult *result)
 {
-	MessageTable table;
-	TupleTableSlot *slot;
+	FoundMessage found;
 	TimestampTz now = GetCurrentTimestamp();
-	ChosenMessage message = {
-		.table = &table,
-		.locked = true
-	};
 	bool		claimed;
 
-	if (!find_visible(queue, id, &table, &slot))
+	if (!find_visible(queue, id, &found))
 		return false;
-	message.tuple = row_tuple(slot);
-	message.form = message_read(message.tuple);
-	claimed = is_free(queue, &table, message.tuple, &message.form, now) &&
-		message_lock_as_seen(&table, slot, LockTupleNoKeyExclusive,
-							 LockWaitSkip);
+	claimed = is_free(queue, &found, now) &&
+		message_lock_found(&found, LockTupleNoKeyExclusive, LockWaitSkip);
 	if (claimed)
 	{
 		ClaimId		claim = {
 			.token = claim_id_new_token(),
-			.first = message_id_number(message.form.id),
-			.priorities = 1 << message.form.priority
+			.first = message_id_number(found.form.id),
+			.priorities = 1 << found.form.priority
 		};
-		HeapTuple	tuple;
+		ChosenMessage message = {
+			.table = &found.table,
+			.tuple = found.tuple,
+			.form = found.form,
+			.locked = true
+		};
+		HeapTuple	tuple = claim_mark_message(&message, &claim, now, terms,
+											   snapshot);
 
-		message.tuple = row_tuple(slot);
-		tuple = claim_mark_message(&message, &claim, now, terms, snapshot);
-		message_result_add(result, queue, RelationGetDescr(table.heap), tuple,
-						   now);
+		message_result_add(result, queue, RelationGetDescr(found.table.heap),
+						   tuple, now);
 		heap_freetuple(tuple);
 	}
-	ExecDropSingleTupleTableSlot(slot);
-	message_table_close(&table, true);
+	message_close_found(&found);
 	return claimed;
 }
 
@@ -179,10 +173,8 @@ visibility_claim(const Queue *queue, const Datum *ids, int n, bool skip,
 	for (int i = 0; i < n && (claimed || skip); i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		segment_push_snapshot();
 		claimed = claim_one(queue, DatumGetInt64(ids[i]), terms, snapshot,
 							result);
-		PopActiveSnapshot();
 		CommandCounterIncrement();
 		if (claimed)
 			counts_add(queue->id, JOB_CLAIMED, 1);
@@ -241,42 +233,37 @@ move_message(MessageTable *table, HeapTuple tuple, RingKind ring,
 static bool
 try_set(const Queue *queue, int64 id, TimestampTz until, MessageResult *result)
 {
-	MessageTable table;
-	TupleTableSlot *slot;
-	HeapTuple	tuple;
-	MessageForm form;
+	FoundMessage found;
 	TimestampTz now;
 	bool		locked;
 
-	if (!find_visible(queue, id, &table, &slot))
+	if (!find_visible(queue, id, &found))
 		return true;
-	locked = message_lock_as_seen(&table, slot, LockTupleExclusive,
-								  LockWaitBlock);
-	tuple = row_tuple(slot);
-	form = message_read(tuple);
+	locked = message_lock_found(&found, LockTupleExclusive, LockWaitBlock);
 	now = GetCurrentTimestamp();
 
 	/*
 	 * One that waits for a batch is as it was promised to the caller of the
 	 * push: delayed until the batch has finished.
 	 */
-	if (locked && !message_is_expired(&form, now) && !form.is_canceled &&
-		message_row_is_null(tuple, Anum_message_after_batch))
+	if (locked && !message_is_expired(&found.form, now) &&
+		!found.form.is_canceled &&
+		message_row_is_null(found.tuple, Anum_message_after_batch))
 	{
-		bool		delayed = segment_is_delayed(table.segment);
+		HeapTuple	tuple = found.tuple;
+		bool		delayed = segment_is_delayed(found.table.segment);
 
-		if (message_is_claimed(&form, now))
-			tuple = set_end_of_claim(&table, tuple, until);
+		if (message_is_claimed(&found.form, now))
+			tuple = set_end_of_claim(&found.table, tuple, until);
 		else if (until > now)
-			tuple = move_message(&table, tuple, RING_DELAYED, until);
+			tuple = move_message(&found.table, tuple, RING_DELAYED, until);
 		else if (delayed)
-			tuple = move_message(&table, tuple, RING_MESSAGES, 0);
-		group_make_room(queue, &table, row_tuple(slot), false);
-		message_result_add(result, queue, RelationGetDescr(table.heap), tuple,
-						   now);
+			tuple = move_message(&found.table, tuple, RING_MESSAGES, 0);
+		group_make_room(queue, &found.table, found.tuple, false);
+		message_result_add(result, queue, RelationGetDescr(found.table.heap),
+						   tuple, now);
 	}
-	ExecDropSingleTupleTableSlot(slot);
-	message_table_close(&table, true);
+	message_close_found(&found);
 	return locked;
 }
 
@@ -295,9 +282,7 @@ visibility_set(const Queue *queue, const Datum *ids, int n, TimestampTz until,
 		do
 		{
 			CHECK_FOR_INTERRUPTS();
-			segment_push_snapshot();
 			done = try_set(queue, DatumGetInt64(ids[i]), until, result);
-			PopActiveSnapshot();
 			CommandCounterIncrement();
 		} while (!done);
 	}
@@ -313,10 +298,7 @@ static bool
 try_delete(const Queue *queue, int64 id, bool record, Jsonb *result,
 		   bool *deleted, DedupRun **run)
 {
-	MessageTable table;
-	TupleTableSlot *slot;
-	HeapTuple	tuple;
-	MessageForm form;
+	FoundMessage found;
 	TimestampTz now = GetCurrentTimestamp();
 	EndTerms	terms = {.result = result,.not_kept = !record};
 	bool		is_claimed;
@@ -324,18 +306,16 @@ try_delete(const Queue *queue, int64 id, bool record, Jsonb *result,
 
 	*deleted = false;
 	*run = NULL;
-	if (!find_visible(queue, id, &table, &slot))
+	if (!find_visible(queue, id, &found))
 		return true;
-	tuple = row_tuple(slot);
-	form = message_read(tuple);
-	is_claimed = message_is_claimed(&form, now);
-	if (!message_is_expired(&form, now) && !form.is_canceled)
-		*deleted = done = message_end(queue, &table, tuple, is_claimed ?
-									  END_COMPLETED : END_UNCLAIMED, &terms);
+	is_claimed = message_is_claimed(&found.form, now);
+	if (!message_is_expired(&found.form, now) && !found.form.is_canceled)
+		*deleted = done = message_end(queue, &found.table, found.tuple,
+									  is_claimed ? END_COMPLETED :
+									  END_UNCLAIMED, &terms);
 	if (*deleted && is_claimed)
-		*run = dedup_run_of(RelationGetDescr(table.heap), tuple);
-	ExecDropSingleTupleTableSlot(slot);
-	message_table_close(&table, true);
+		*run = dedup_run_of(RelationGetDescr(found.table.heap), found.tuple);
+	message_close_found(&found);
 	return done;
 }
 
@@ -354,9 +334,7 @@ visibility_delete(const Queue *queue, int64 id, bool record, Jsonb *result)
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
-		segment_push_snapshot();
 		done = try_delete(queue, id, record, result, &deleted, &run);
-		PopActiveSnapshot();
 		CommandCounterIncrement();
 	} while (!done);
 	if (run != NULL)

@@ -14,10 +14,9 @@
  *	  after the bound has changed; so always if no worker runs.
  *
  *	  Groups do not take turns here.  What is chosen is locked at once, since
- *	  other claims meet the same messages.  The map and its lanes are not used,
- *	  but for the flag that something may be free.  What such a pass claims or
- *	  deletes is returned to them at the end of the transaction, like any other
- *	  change.
+ *	  other claims meet the same messages.  The map and its lanes are not used.
+ *	  What such a pass claims or deletes is returned to them at the end of the
+ *	  transaction, like any other change.
  *
  *	  If the queue has _group_concurrency, at most so many messages of a group
  *	  may be under live claims.  Rows are the count.  The pass reads them all
@@ -41,7 +40,6 @@
 #include "claim/claim_scan_internal.h"
 #include "claim/group_turn.h"
 #include "claim/whole_scan.h"
-#include "map/availability_groups.h"
 #include "queue/group.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
@@ -201,23 +199,4 @@ scan_whole_row(ClaimScan *scan, ScanRow *row)
 		turn->taken += scan->result.chosen.n - before;
 		turn->room -= scan->result.chosen.n - before;
 	}
-}
-
-/* --- The end of a pass --- */
-
-/*
- * If nothing is free in a queue whose groups have a bound, clear the flag that
- * something may be.  But what was locked, or changed meanwhile, or has to wait
- * for a rate, may be free at any moment.
- */
-void
-whole_scan_end(ClaimScan *scan)
-{
-	const ScanPass *pass = &scan->pass;
-
-	if (scan->changes != 0 && !pass->uses_map &&
-		scan->result.chosen.n == 0 && scan->result.nfree == 0 &&
-		!pass->met_locked && !pass->met_locked_group && !pass->met_changed &&
-		!pass->met_rate)
-		availability_found_nothing(scan->request.queue->id, scan->changes);
 }

@@ -13,6 +13,5 @@
 #include "claim/claim_scan_internal.h"
 
 extern void whole_scan_pass(ClaimScan *scan);
-extern void whole_scan_end(ClaimScan *scan);
 
 #endif							/* QUEUE_WHOLE_SCAN_H */

@@ -169,7 +169,6 @@ availability_clear(AvailabilityMap *map)
 	map->delayed.due = map->delayed.from = DT_NOBEGIN;
 	map->expires_at = DT_NOBEGIN;
 	map->incarnation = shmem_next_incarnation();
-	map->quiet = false;
 	map->changes++;
 	shmem_set_flag(map, MAP_READY);
 	availability_set_wake_at(map);
@@ -187,18 +186,6 @@ availability_reset(AvailabilityMap *map)
 	for (int i = 0; i < QUEUE_PRIORITIES; i++)
 		map->end[i] = NUMBERS_END;
 	availability_clear(map);
-}
-
-/*
- * Rows were written by other SQL: forget all that the map knows, and have the
- * sessions that wait probe.  The caller has locked the map.
- */
-void
-availability_restored(AvailabilityMap *map)
-{
-	availability_reset(map);
-	if (map->waiters > 0)
-		ConditionVariableBroadcast(&map->arrival);
 }
 
 /* --- Waking --- */
@@ -229,11 +216,11 @@ availability_set_wake_at(AvailabilityMap *map)
 	 * for the worker, which has not read all of the queue yet (learn_at is
 	 * 0).
 	 */
-	if (map->bound > 0 && !map->knows_delivered && !map->quiet)
+	if (map->bound > 0 && !map->knows_delivered)
 		at = Min(at, map->learn_at);
 
 	/* The worker has to visit it, since it has begun anew. */
-	if (map->examined != map->incarnation && !map->quiet)
+	if (map->examined != map->incarnation)
 		at = DT_NOBEGIN;
 	pg_atomic_write_u64(&map->wake_at,
 						(uint64) Max(at, DT_NOBEGIN + 1));

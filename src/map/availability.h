@@ -83,9 +83,7 @@ typedef struct AvailabilityMap
 	/* For the worker; availability_visit.c */
 	uint64		examined;		/* the incarnation in which it has visited the
 								 * queue, and had listeners notified if
-								 * something may be free */
-	bool		quiet;			/* it need not do that, until something
-								 * changes */
+								 * something may be free, unless it is paused */
 	TimestampTz expires_at;		/* no message expires before */
 	TimestampTz new_expires_at; /* the same, of those returned since the
 								 * worker's visit began */
@@ -190,7 +188,6 @@ map_first_due(const AvailabilityMap *map)
 /* Forgetting what a map knows */
 extern void availability_clear(AvailabilityMap *map);
 extern void availability_reset(AvailabilityMap *map);
-extern void availability_restored(AvailabilityMap *map);
 
 /* Numbers for pushes */
 extern void availability_begin_queue(int32 queue_id);

@@ -74,33 +74,18 @@ availability_log_forgotten(int32 queue_id)
 							 queue_id)));
 }
 
-/*
- * A claim or a probe has scanned all of the queue, and nothing is free.  If
- * nothing has changed since the scan began, clear the flag that something may
- * be.
- */
-void
-availability_found_nothing(int32 queue_id, uint32 changes)
-{
-	AvailabilityMap *map = find_own_map(queue_id);
-
-	if (map == NULL)
-		return;
-	if (map->changes == changes && map->nlanes == 0)
-		shmem_clear_flag(map, MAP_READY);
-	LWLockRelease(&map->lock);
-}
-
 /* --- Groups with a bound --- */
 
 /*
- * A transaction has ended which leaves room in a group, because the messages
- * of this range are finished, or (is_finished is false) delayed, or because
- * it has unlocked the group.
+ * A transaction has ended which leaves room in a group for so many messages,
+ * because those of a range are finished, or (that is NULL) delayed, or because
+ * it has unlocked the group.  Or this transaction has made room for its own
+ * claims (nmessages is 0): give the lane a turn, even if others have found the
+ * group full.
  */
 void
 availability_make_room(Oid extension, int32 queue_id, LaneId lane,
-					   const MessageRange *range, bool is_finished)
+					   const MessageRange *finished, int64 nmessages)
 {
 	AvailabilityMap *map = shmem_find_map(extension, queue_id);
 	bool		has_turn;
@@ -112,25 +97,9 @@ availability_make_room(Oid extension, int32 queue_id, LaneId lane,
 	 * A session that waits may find something even if the lane has nothing,
 	 * where claims read the whole queue or the overflow.
 	 */
-	has_turn = lanes_make_room(map, lane, is_finished ? range : NULL) ||
+	has_turn = lanes_make_room(map, lane, finished) ||
 		!map->knows_delivered || availability_pick_overflow(map) >= 0;
-	availability_unlock_and_wake(map, has_turn ?
-								 range->last - range->first + 1 : 0);
-}
-
-/*
- * This transaction has made room in a group, for its own claims: give the
- * lane a turn, even if others have found the group full.
- */
-void
-availability_give_turn(int32 queue_id, LaneId lane)
-{
-	AvailabilityMap *map = find_own_map(queue_id);
-
-	if (map == NULL)
-		return;
-	(void) lanes_make_room(map, lane, NULL);
-	LWLockRelease(&map->lock);
+	availability_unlock_and_wake(map, has_turn ? nmessages : 0);
 }
 
 /*
@@ -153,18 +122,15 @@ availability_is_first(int32 queue_id, LaneId lane, const MessageRange *range)
 /*
  * Returns whether the lanes tell a claim with this bound how many messages
  * are under live claims.  If not, *learns says whether the worker is about to
- * read the queue for them.  Sets *changes to a number for
- * availability_found_nothing(), 0 if there is no map.
+ * read the queue for them.
  */
 bool
-availability_knows_delivered(int32 queue_id, int bound, bool *learns,
-							 uint32 *changes)
+availability_knows_delivered(int32 queue_id, int bound, bool *learns)
 {
 	AvailabilityMap *map = find_own_map(queue_id);
 	bool		result;
 
 	*learns = false;
-	*changes = 0;
 	if (map == NULL)
 		return false;
 	if (availability_set_lanes(map, bound))
@@ -177,7 +143,6 @@ availability_knows_delivered(int32 queue_id, int bound, bool *learns,
 	}
 	result = map->knows_delivered;
 	*learns = availability_is_learning(map);
-	*changes = map->changes;
 	LWLockRelease(&map->lock);
 	return result;
 }
@@ -264,10 +229,7 @@ availability_end_delivered(int32 queue_id, uint64 incarnation,
 
 	/* Visit again: the claim gives what it has reserved to the lanes soon. */
 	if (map->open > 0)
-	{
 		map->incarnation = shmem_next_incarnation();
-		map->quiet = false;
-	}
 	availability_unlock_and_wake(map, 0);
 }
 
@@ -323,7 +285,7 @@ availability_list_delivered(int32 queue_id, LaneId lane, MessageRange *ranges,
 void
 availability_set_delivered(int32 queue_id, LaneId lane,
 						   const MessageRange *old, int nold,
-						   const MessageRange *found, int nfound)
+						   const LaneRange *found, int nfound)
 {
 	AvailabilityMap *map = find_own_map(queue_id);
 

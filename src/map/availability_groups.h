@@ -15,17 +15,14 @@
 #include "map/availability.h"
 #include "map/message_ranges.h"
 
-extern void availability_found_nothing(int32 queue_id, uint32 changes);
-
 /* Groups with a bound */
 extern void availability_make_room(Oid extension, int32 queue_id, LaneId lane,
-								   const MessageRange *range,
-								   bool is_finished);
-extern void availability_give_turn(int32 queue_id, LaneId lane);
+								   const MessageRange *finished,
+								   int64 nmessages);
 extern bool availability_is_first(int32 queue_id, LaneId lane,
 								  const MessageRange *range);
 extern bool availability_knows_delivered(int32 queue_id, int bound,
-										 bool *learns, uint32 *changes);
+										 bool *learns);
 extern uint64 availability_begin_delivered(int32 queue_id, int bound);
 extern void availability_end_delivered(int32 queue_id, uint64 incarnation,
 									   bool is_unknown);
@@ -35,7 +32,7 @@ extern int	availability_list_delivered(int32 queue_id, LaneId lane,
 										MessageRange *ranges, int max);
 extern void availability_set_delivered(int32 queue_id, LaneId lane,
 									   const MessageRange *old, int nold,
-									   const MessageRange *found, int nfound);
+									   const LaneRange *found, int nfound);
 extern void availability_end_lane(int32 queue_id, LaneId lane,
 								  uint32 changes, bool is_full, bool is_left,
 								  TimestampTz not_before);

@@ -579,22 +579,6 @@ availability_give_to_lanes(const LaneRange *ranges, int n, int nfree,
 }
 
 /*
- * The claim has chosen nothing of the lane, because its first message cannot
- * be in the same claim as what was chosen before: the lane is the first one
- * again.
- */
-void
-availability_keep_turn(void)
-{
-	AvailabilityMap *map = reserved.map;
-
-	Assert(map != NULL);
-	shmem_lock(&map->lock, LW_EXCLUSIVE);
-	lanes_keep_turn(map, reserved.ranges[0].lane);
-	LWLockRelease(&map->lock);
-}
-
-/*
  * Close the reservation, if one is open: what the claim has chosen is marked,
  * or it has chosen nothing.
  */
@@ -649,7 +633,9 @@ availability_reserve_more(const LaneId *lanes, int n, int64 width)
 /*
  * The claim is done with the n lanes that it has reserved first: those that
  * keep their turns are the first ones again, and the others the last ones, in
- * the same order.
+ * the same order.  A lane keeps its turn if the claim has chosen nothing of it,
+ * because its first message cannot be in the same claim as what was chosen
+ * before.
  */
 void
 availability_end_turns(const LaneId *lanes, const bool *keeps, int n)

@@ -78,7 +78,6 @@ extern void availability_give_back(const int64 *scanned_to,
 								   TimestampTz now);
 extern void availability_give_to_lanes(const LaneRange *ranges, int n,
 									   int nfree, TimestampTz now);
-extern void availability_keep_turn(void);
 extern void availability_close(void);
 
 /* Several lanes */

@@ -92,7 +92,6 @@ static void
 examine_again(AvailabilityMap *map)
 {
 	map->incarnation = shmem_next_incarnation();
-	map->quiet = false;
 	pg_atomic_write_u64(&map->first_due, (uint64) DT_NOBEGIN);
 }
 
@@ -116,8 +115,8 @@ availability_request_visit(Oid extension, int32 queue_id)
 }
 
 /*
- * Returns whether the worker has to visit this queue, even if it has set it
- * quiet before.  The queue gets a map if it has none; *is_borrowed is set if
+ * Returns whether the worker has to visit this queue, even if it has not found
+ * it before.  The queue gets a map if it has none; *is_borrowed is set if
  * there is no room for that, so that the caller has to give it back.
  */
 bool
@@ -152,10 +151,7 @@ availability_is_due(int32 queue_id, TimestampTz now, bool *is_borrowed)
 
 	/* It stays due until the worker has visited it. */
 	if (map->examined != map->incarnation)
-	{
-		map->quiet = false;
 		availability_set_wake_at(map);
-	}
 	result = map_wake_at(map) <= now;
 	LWLockRelease(&map->lock);
 	return result;
@@ -177,10 +173,11 @@ availability_begin_visit(int32 queue_id, AvailabilityVisit *visit)
 
 /*
  * The worker has done all that is due in the queue.  If something may be free
- * there, have listeners notified, because it may be that none was.
+ * there, have listeners notified, because it may be that none was; but not if
+ * the queue is paused, since it is visited again when it is resumed.
  */
 void
-availability_end_visit(const AvailabilityVisit *visit)
+availability_end_visit(const AvailabilityVisit *visit, bool paused)
 {
 	AvailabilityMap *map = find_visited(visit);
 	bool		may_be_free;
@@ -189,30 +186,22 @@ availability_end_visit(const AvailabilityVisit *visit)
 		return;
 	map->examined = visit->incarnation;
 	may_be_free = availability_check_ready(map, GetCurrentTimestamp());
-	availability_unlock_and_wake(map, may_be_free ? INT_MAX : 0);
+	availability_unlock_and_wake(map, may_be_free && !paused ? INT_MAX : 0);
 }
 
 /*
- * The queue is paused, so the worker does not notify its listeners; or it
- * does not exist, or is not visible yet, so there is nothing to do at all.
+ * The queue does not exist, or is not visible yet, so there is nothing to do.
  * That stays so until availability_is_due() is called.  But if something has
  * changed since the visit began, the worker comes back, because what it has
  * read may be out of date.
  */
 void
-availability_set_quiet(const AvailabilityVisit *visit, bool exists)
+availability_found_no_queue(const AvailabilityVisit *visit)
 {
 	AvailabilityMap *map = find_visited(visit);
 
 	if (map == NULL)
 		return;
-	if (exists && map->changes == visit->changes)
-	{
-		/* What else becomes due in a paused queue is still due. */
-		map->quiet = true;
-		availability_unlock_and_wake(map, 0);
-		return;
-	}
 	if (map->changes == visit->changes)
 	{
 		availability_clear(map);
@@ -220,10 +209,9 @@ availability_set_quiet(const AvailabilityVisit *visit, bool exists)
 		pg_atomic_write_u64(&map->wake_at, (uint64) DT_NOEND);
 	}
 	LWLockRelease(&map->lock);
-	if (!exists)
-		ereport(DEBUG2,
-				(errmsg_internal("the availability map of queue number %d has forgotten all: the queue does not exist, or is not visible yet",
-								 visit->queue_id)));
+	ereport(DEBUG2,
+			(errmsg_internal("the availability map of queue number %d has forgotten all: the queue does not exist, or is not visible yet",
+							 visit->queue_id)));
 }
 
 /*
@@ -254,7 +242,7 @@ availability_next_arrivals(Oid extension, uint32 *from,
 {
 	AvailabilityMap *map;
 
-	while ((map = shmem_next_flagged(MAP_ARRIVALS, from)) != NULL)
+	while ((map = shmem_next_flagged(MAP_ARRIVALS, NULL, from)) != NULL)
 	{
 		if (map_database(map) != MyDatabaseId ||
 			map_extension(map) != extension)
@@ -271,11 +259,12 @@ availability_next_arrivals(Oid extension, uint32 *from,
 }
 
 /*
- * The listeners were notified, in a transaction that has committed.  Or
- * ("notified" is false) they cannot be now, because the queue is paused.
+ * The listeners were notified, in a transaction that has committed; or the
+ * queue is paused, and a visit finds out if something is free once it is
+ * resumed.
  */
 void
-availability_notified(const AvailabilityVisit *visit, bool notified)
+availability_notified(const AvailabilityVisit *visit)
 {
 	AvailabilityMap *map = find_visited(visit);
 
@@ -285,10 +274,6 @@ availability_notified(const AvailabilityVisit *visit, bool notified)
 	/* Otherwise more has arrived, and the flag stays for that. */
 	if (map->arrivals == visit->arrivals)
 		shmem_clear_flag(map, MAP_ARRIVALS);
-
-	/* Once the queue is resumed, a visit finds out if something is free. */
-	if (!notified && map->examined == map->incarnation)
-		examine_again(map);
 	availability_unlock_and_wake(map, 0);
 }
 
@@ -405,14 +390,11 @@ availability_drop_queue(Oid extension, int32 queue_id)
 	if (map == NULL)
 		return;
 
-	/* If it comes back, it has rows whose numbers no push was given here. */
-	availability_restored(map);
-
-	/* Then its counts in the table include these. */
+	/* If it comes back, its counts in the table include these. */
 	memset(map->counts, 0, sizeof(map->counts));
 	shmem_clear_flag(map, MAP_COUNTED);
-	shmem_clear_flag(map, MAP_READY);
-	pg_atomic_write_u64(&map->wake_at, (uint64) DT_NOEND);
+	if (map->waiters > 0)
+		ConditionVariableBroadcast(&map->arrival);
 	LWLockRelease(&map->lock);
 	shmem_give_back_map(extension, queue_id);
 }

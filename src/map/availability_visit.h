@@ -32,16 +32,16 @@ extern void availability_request_visit(Oid extension, int32 queue_id);
 extern bool availability_is_due(int32 queue_id, TimestampTz now,
 								bool *is_borrowed);
 extern void availability_begin_visit(int32 queue_id, AvailabilityVisit *visit);
-extern void availability_end_visit(const AvailabilityVisit *visit);
-extern void availability_set_quiet(const AvailabilityVisit *visit, bool exists);
+extern void availability_end_visit(const AvailabilityVisit *visit,
+								   bool paused);
+extern void availability_found_no_queue(const AvailabilityVisit *visit);
 extern void availability_end_expiry(const AvailabilityVisit *visit,
 									TimestampTz expires_at);
 
 /* Notifications */
 extern bool availability_next_arrivals(Oid extension, uint32 *from,
 									   AvailabilityVisit *visit);
-extern void availability_notified(const AvailabilityVisit *visit,
-								  bool notified);
+extern void availability_notified(const AvailabilityVisit *visit);
 
 /* Sweeps */
 extern bool availability_begin_sweep(int32 queue_id, TimestampTz now,

@@ -557,7 +557,7 @@ lanes_add_delivered(AvailabilityMap *map, LaneId lane,
 bool
 lanes_set_delivered(AvailabilityMap *map, LaneId lane,
 					const MessageRange *old, int nold,
-					const MessageRange *found, int nfound)
+					const LaneRange *found, int nfound)
 {
 	Lane	   *entry = lane_find(map, lane);
 	bool		result = true;
@@ -569,7 +569,8 @@ lanes_set_delivered(AvailabilityMap *map, LaneId lane,
 	for (int i = 0; i < nold; i++)
 		lane_cut_pieces(map, &entry->delivered, &old[i]);
 	for (int i = 0; i < nfound && result; i++)
-		result = lane_append_delivered(map, &entry->delivered, &found[i]);
+		result = lane_append_delivered(map, &entry->delivered,
+									   &found[i].range);
 	settle_lane(map, entry);
 	return result;
 }

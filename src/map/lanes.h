@@ -41,7 +41,7 @@ extern int	lanes_list_delivered(const AvailabilityMap *map, LaneId lane,
 								 MessageRange *ranges, int max);
 extern bool lanes_set_delivered(AvailabilityMap *map, LaneId lane,
 								const MessageRange *old, int nold,
-								const MessageRange *found, int nfound);
+								const LaneRange *found, int nfound);
 extern bool lanes_end(AvailabilityMap *map, LaneId lane, uint32 changes,
 					  bool is_full, bool is_left, TimestampTz not_before);
 

@@ -85,22 +85,12 @@ shmem_is_flagged(Oid extension, int32 queue_id, MapFlag flag)
 }
 
 /*
- * Find the next map, of any database, that has the flag and whose number is
- * *from or higher; *from moves on.  Returns NULL if there is no other.
- */
-AvailabilityMap *
-shmem_next_flagged(MapFlag flag, uint32 *from)
-{
-	return shmem_next_flagged_except(flag, NULL, from);
-}
-
-/*
  * Find the next map, of any database, that has the flag, whose number is not in
  * the set, and is *from or higher; *from moves on.  Returns NULL if there is no
  * other.
  */
 AvailabilityMap *
-shmem_next_flagged_except(MapFlag flag, const Bitmapset *except, uint32 *from)
+shmem_next_flagged(MapFlag flag, const Bitmapset *except, uint32 *from)
 {
 	pg_atomic_uint32 *words = shmem_flag_words(flag);
 	uint32		n = shmem_count_maps();

@@ -26,9 +26,8 @@ extern void shmem_set_flag(const AvailabilityMap *map, MapFlag flag);
 extern void shmem_clear_flag(const AvailabilityMap *map, MapFlag flag);
 extern bool shmem_has_flag(const AvailabilityMap *map, MapFlag flag);
 extern bool shmem_is_flagged(Oid extension, int32 queue_id, MapFlag flag);
-extern AvailabilityMap *shmem_next_flagged(MapFlag flag, uint32 *from);
-extern AvailabilityMap *shmem_next_flagged_except(MapFlag flag,
-												  const Bitmapset *except,
-												  uint32 *from);
+extern AvailabilityMap *shmem_next_flagged(MapFlag flag,
+										   const Bitmapset *except,
+										   uint32 *from);
 
 #endif							/* QUEUE_SHMEM_MAP_FLAGS_H */

@@ -159,10 +159,9 @@ typedef struct DedupTake
 	LockWaitPolicy wait;		/* LockWaitBlock or LockWaitSkip */
 } DedupTake;
 
-static TwinState lock_waiting_message(MessageTable *table,
-									  TupleTableSlot *slot,
+static TwinState lock_waiting_message(FoundMessage *message,
 									  const DedupTake *take);
-static TwinState check_claimed(MessageTable *table, TupleTableSlot *slot);
+static TwinState check_claimed(const FoundMessage *message);
 static TwinState check_twin(const DedupTake *take, int64 id);
 static TwinState check_twins(const DedupTake *take, DedupKey *key,
 							 int64 *waiting);
@@ -183,23 +182,19 @@ static bool try_drop_entry(Relation rel, Relation index,
 
 /* Lock a message that was found waiting, unless it changes meanwhile. */
 static TwinState
-lock_waiting_message(MessageTable *table, TupleTableSlot *slot,
-					 const DedupTake *take)
+lock_waiting_message(FoundMessage *message, const DedupTake *take)
 {
-	MessageForm form;
-
 	/* In the mode that moving it needs, if it is to be replaced. */
-	if (!message_lock_as_seen(table, slot, take->terms.mode == DEDUP_REPLACE ?
-							  LockTupleExclusive : LockTupleShare, take->wait))
+	if (!message_lock_found(message, take->terms.mode == DEDUP_REPLACE ?
+							LockTupleExclusive : LockTupleShare, take->wait))
 		return TWIN_CHANGED;
 
 	/* It is unchanged, but time has passed. */
-	form = message_read(row_tuple(slot));
-	if (message_is_expired(&form, GetCurrentTimestamp()))
+	if (message_is_expired(&message->form, GetCurrentTimestamp()))
 		return TWIN_GONE;
 
 	/* Claim scans skip it until the lock is released. */
-	message_return_at_commit(table, row_tuple(slot));
+	message_return_at_commit(&message->table, message->tuple);
 	return TWIN_WAITS;
 }
 
@@ -209,10 +204,10 @@ lock_waiting_message(MessageTable *table, TupleTableSlot *slot,
  * back, after waiting for that transaction.
  */
 static TwinState
-check_claimed(MessageTable *table, TupleTableSlot *slot)
+check_claimed(const FoundMessage *message)
 {
-	HeapTupleHeader header = row_tuple(slot)->t_data;
-	ItemPointerData tid = row_tuple(slot)->t_self;
+	HeapTupleHeader header = message->tuple->t_data;
+	ItemPointerData tid = message->tuple->t_self;
 	TransactionId xid;
 
 	if ((header->t_infomask & HEAP_XMAX_INVALID) ||
@@ -221,7 +216,7 @@ check_claimed(MessageTable *table, TupleTableSlot *slot)
 	xid = HeapTupleHeaderGetUpdateXid(header);
 	if (!TransactionIdIsInProgress(xid))
 		return TransactionIdDidCommit(xid) ? TWIN_CHANGED : TWIN_CLAIMED;
-	XactLockTableWait(xid, table->heap, &tid, XLTW_FetchUpdated);
+	XactLockTableWait(xid, message->table.heap, &tid, XLTW_FetchUpdated);
 	return TWIN_CHANGED;
 }
 
@@ -232,37 +227,30 @@ check_claimed(MessageTable *table, TupleTableSlot *slot)
 static TwinState
 check_twin(const DedupTake *take, int64 id)
 {
-	MessageTable table;
-	TupleTableSlot *slot;
+	FoundMessage twin;
+	TimestampTz now;
 	TwinState	state = TWIN_GONE;
 
-	segment_push_snapshot();
-	if (message_find(take->queue->id, id, RowShareLock, &table, &slot))
-	{
-		HeapTuple	tuple = row_tuple(slot);
-		MessageForm form = message_read(tuple);
-		TimestampTz now = GetCurrentTimestamp();
+	if (!message_find(take->queue->id, id, RowShareLock, &twin))
+		return TWIN_GONE;
+	now = GetCurrentTimestamp();
 
-		/* Its run goes on, even if it will not be handed out again. */
-		if (take->terms.mode == DEDUP_UNFINISHED &&
-			message_is_claimed(&form, now))
-			state = form.is_canceled ? TWIN_GONE : check_claimed(&table, slot);
+	/* Its run goes on, even if it will not be handed out again. */
+	if (take->terms.mode == DEDUP_UNFINISHED &&
+		message_is_claimed(&twin.form, now))
+		state = twin.form.is_canceled ? TWIN_GONE : check_claimed(&twin);
 
-		/*
-		 * A message that is not going to be handed out makes no push a
-		 * duplicate.
-		 */
-		else if (dedup_is_duplicate(take->queue, &table, tuple))
-			state = TWIN_GONE;
-		else if (message_is_claimed(&form, now))
-			state = TWIN_CLAIMED;
-		else if (!message_is_expired(&form, now) &&
-				 !options_is_exhausted(take->queue, &table, tuple))
-			state = lock_waiting_message(&table, slot, take);
-		ExecDropSingleTupleTableSlot(slot);
-		message_table_close(&table, true);
-	}
-	PopActiveSnapshot();
+	/*
+	 * A message that is not going to be handed out makes no push a duplicate.
+	 */
+	else if (dedup_is_duplicate(take->queue, &twin.table, twin.tuple))
+		state = TWIN_GONE;
+	else if (message_is_claimed(&twin.form, now))
+		state = TWIN_CLAIMED;
+	else if (!message_is_expired(&twin.form, now) &&
+			 !options_is_exhausted(take->queue, &twin.table, twin.tuple))
+		state = lock_waiting_message(&twin, take);
+	message_close_found(&twin);
 	return state;
 }
 

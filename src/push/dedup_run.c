@@ -184,19 +184,12 @@ static void
 try_cover_twin(const Queue *queue, int64 id, const DedupRun *run,
 			   DedupRunEnd end)
 {
-	MessageTable table;
-	TupleTableSlot *slot;
+	FoundMessage twin;
 	TimestampTz now = GetCurrentTimestamp();
-	MessageForm form;
 
 	CommandCounterIncrement();
-	segment_push_snapshot();
-	if (!message_find(queue->id, id, RowExclusiveLock, &table, &slot))
-	{
-		PopActiveSnapshot();
+	if (!message_find(queue->id, id, RowExclusiveLock, &twin))
 		return;
-	}
-	form = message_read(row_tuple(slot));
 
 	/*
 	 * A push joins with a lock on the message, so the count cannot change
@@ -204,13 +197,10 @@ try_cover_twin(const Queue *queue, int64 id, const DedupRun *run,
 	 * pops may go on for long, and the holder of a twin's claim would have to
 	 * wait for it.
 	 */
-	if (!message_is_expired(&form, now) &&
-		!(end == RUN_POPPED && message_is_claimed(&form, now)) &&
-		message_lock_as_seen(&table, slot, LockTupleNoKeyExclusive,
-							 LockWaitSkip) &&
+	if (!message_is_expired(&twin.form, now) &&
+		!(end == RUN_POPPED && message_is_claimed(&twin.form, now)) &&
+		message_lock_found(&twin, LockTupleNoKeyExclusive, LockWaitSkip) &&
 		joined_is_unchanged(queue, run))
-		cover_twin(queue, &table, heap_copytuple(row_tuple(slot)), now);
-	ExecDropSingleTupleTableSlot(slot);
-	message_table_close(&table, true);
-	PopActiveSnapshot();
+		cover_twin(queue, &twin.table, heap_copytuple(twin.tuple), now);
+	message_close_found(&twin);
 }

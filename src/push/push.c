@@ -300,20 +300,18 @@ replace_message(Push *push, const NewMessage *message, int64 id)
 	bool		isnull[lengthof(columns)] = {false, message->headers == NULL};
 	TimestampTz due = due_time(message, GetCurrentTimestamp());
 	MessageTable *target = &push->buffers[is_delayed(message)].table;
-	MessageTable table;
-	TupleTableSlot *slot;
+	FoundMessage found;
 	MessageForm form;
 	TupleDesc	desc;
 	HeapTuple	old;
 	HeapTuple	new;
 
-	segment_push_snapshot();
 	if (!message_find(queue_of(push, message)->id, id, RowExclusiveLock,
-					  &table, &slot))
+					  &found))
 		elog(ERROR, "a locked message is gone");
-	desc = RelationGetDescr(table.heap);
-	old = heap_copytuple(row_tuple(slot));
-	form = message_read(old);
+	desc = RelationGetDescr(found.table.heap);
+	old = heap_copytuple(found.tuple);
+	form = found.form;
 
 	/* Its claim, if it has one, has run out. */
 	if (form.claim_token != 0)
@@ -325,19 +323,17 @@ replace_message(Push *push, const NewMessage *message, int64 id)
 									form.is_delayed ? 3 : 2, columns, values,
 									isnull);
 	if (form.is_delayed == is_delayed(message))
-		message_update_locked(&table, old, new);
+		message_update_locked(&found.table, old, new);
 	else
 	{
-		message_insert(target, message_copy_to(&table, target, new, due));
-		message_delete_locked(&table, old);
+		message_insert(target, message_copy_to(&found.table, target, new, due));
+		message_delete_locked(&found.table, old);
 
 		/* Others of its group may be claimed before it now. */
 		if (!form.is_delayed)
-			group_make_room(queue_of(push, message), &table, old, false);
+			group_make_room(queue_of(push, message), &found.table, old, false);
 	}
-	ExecDropSingleTupleTableSlot(slot);
-	message_table_close(&table, true);
-	PopActiveSnapshot();
+	message_close_found(&found);
 	CommandCounterIncrement();
 }
 

@@ -44,8 +44,8 @@ static MessageState row_state(const ScanRow *row, TimestampTz now);
 static bool body_contains(const ScanRow *row, Jsonb *part);
 static bool add_to_result(const ScanRow *row, TimestampTz now, void *arg);
 static bool count_message(const ScanRow *row, TimestampTz now, void *arg);
-static void add_found(const Queue *queue, MessageTable *table,
-					  TupleTableSlot *slot, MessageResult *result);
+static void add_found(const Queue *queue, FoundMessage *found,
+					  MessageResult *result);
 
 /*
  * Returns whether the message was pushed under the client id of this session.
@@ -155,33 +155,26 @@ message_list(const Queue *queue, const MessageFilter *filter,
 	return message_list_each(queue, filter, add_to_result, &list);
 }
 
-/* Add a message that was found to the result, and close what is open. */
+/* Add a message that was found to the result, and close it. */
 static void
-add_found(const Queue *queue, MessageTable *table, TupleTableSlot *slot,
-		  MessageResult *result)
+add_found(const Queue *queue, FoundMessage *found, MessageResult *result)
 {
-	HeapTuple	tuple = row_tuple(slot);
-	MessageForm form = message_read(tuple);
 	TimestampTz now = GetCurrentTimestamp();
 
-	if (!message_is_expired(&form, now))
-		message_result_add(result, queue, RelationGetDescr(table->heap), tuple,
-						   now);
-	ExecDropSingleTupleTableSlot(slot);
-	message_table_close(table, false);
+	if (!message_is_expired(&found->form, now))
+		message_result_add(result, queue, RelationGetDescr(found->table.heap),
+						   found->tuple, now);
+	message_close_found(found);
 }
 
 /* Add the message with this id to the result, if it exists. */
 void
 message_list_one(const Queue *queue, int64 id, MessageResult *result)
 {
-	MessageTable table;
-	TupleTableSlot *slot;
+	FoundMessage found;
 
-	segment_push_snapshot();
-	if (message_find(queue->id, id, AccessShareLock, &table, &slot))
-		add_found(queue, &table, slot, result);
-	PopActiveSnapshot();
+	if (message_find(queue->id, id, AccessShareLock, &found))
+		add_found(queue, &found, result);
 }
 
 /*
@@ -192,14 +185,11 @@ void
 message_list_number(const Queue *queue, int64 number, int priority,
 					MessageResult *result)
 {
-	MessageTable table;
-	TupleTableSlot *slot;
+	FoundMessage found;
 
-	segment_push_snapshot();
 	if (message_find_number(queue->id, number, priority, AccessShareLock,
-							&table, &slot))
-		add_found(queue, &table, slot, result);
-	PopActiveSnapshot();
+							&found))
+		add_found(queue, &found, result);
 }
 
 /* Count a message, which has not expired, by its state. */

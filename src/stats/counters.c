@@ -105,7 +105,7 @@ counters_are_pending(void)
 
 	if (error_state_next(&first_error, &error))
 		return true;
-	while ((map = shmem_next_flagged(MAP_COUNTED, &from)) != NULL)
+	while ((map = shmem_next_flagged(MAP_COUNTED, NULL, &from)) != NULL)
 		if (map_database(map) == MyDatabaseId)
 			return true;
 	return false;
@@ -126,7 +126,7 @@ counters_flush(uint32 *from, int max, int64 *expired)
 	{
 		CounterRow	add = {0};
 
-		map = shmem_next_flagged(MAP_COUNTED, from);
+		map = shmem_next_flagged(MAP_COUNTED, NULL, from);
 		if (map == NULL)
 			return true;
 		if (map_database(map) != MyDatabaseId ||

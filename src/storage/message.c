@@ -72,11 +72,10 @@ static void count_update(MessageTable *table, HeapTuple old, HeapTuple new);
 static void read_depth_of_row(HeapTuple tuple, void *arg);
 static bool delete_version(MessageTable *table, HeapTuple tuple, bool wait);
 static bool find_in_segment(int32 queue_id, int64 low, int64 high,
-							LOCKMODE lockmode, MessageTable *table,
-							TupleTableSlot **slot, int segment);
+							LOCKMODE lockmode, FoundMessage *message,
+							int segment);
 static bool find_message(int32 queue_id, int64 low, int64 high,
-						 LOCKMODE lockmode, MessageTable *table,
-						 TupleTableSlot **slot);
+						 LOCKMODE lockmode, FoundMessage *found);
 
 /* --- Before a change --- */
 
@@ -261,6 +260,18 @@ message_lock_as_seen(MessageTable *table, TupleTableSlot *slot,
 		default:
 			elog(ERROR, "unexpected result of locking a message");
 	}
+}
+
+/* The same for a message that was found by its id */
+bool
+message_lock_found(FoundMessage *found, LockTupleMode mode,
+				   LockWaitPolicy wait)
+{
+	if (!message_lock_as_seen(&found->table, found->slot, mode, wait))
+		return false;
+	found->tuple = row_tuple(found->slot);
+	found->form = message_read(found->tuple);
+	return true;
 }
 
 /*
@@ -587,8 +598,9 @@ message_due_at(MessageTable *table, HeapTuple tuple)
  */
 static bool
 find_in_segment(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
-				MessageTable *table, TupleTableSlot **slot, int segment)
+				FoundMessage *message, int segment)
 {
+	MessageTable *table = &message->table;
 	bool		is_delayed = segment_is_delayed(segment);
 	AttrNumber	id_column = is_delayed ? Anum_delayed_id_idx_id :
 	Anum_message_idx_id;
@@ -598,7 +610,7 @@ find_in_segment(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
 	bool		found;
 
 	message_table_open(table, segment, lockmode);
-	*slot = table_slot_create(table->heap, NULL);
+	message->slot = table_slot_create(table->heap, NULL);
 	ScanKeyInit(&keys[nkeys++], is_delayed ? Anum_delayed_id_idx_queue_id :
 				Anum_message_idx_queue_id, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(queue_id));
@@ -625,13 +637,17 @@ find_in_segment(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
 	 * former versions.  The last one is the last one here, too, as a rule:
 	 * rows are added at the end.
 	 */
-	found = index_getnext_slot(scan, BackwardScanDirection, *slot);
+	found = index_getnext_slot(scan, BackwardScanDirection, message->slot);
 	index_endscan(scan);
 	if (found)
-		message_row_check(table->heap, row_tuple(*slot));
+	{
+		message->tuple = row_tuple(message->slot);
+		message_row_check(table->heap, message->tuple);
+		message->form = message_read(message->tuple);
+	}
 	else
 	{
-		ExecDropSingleTupleTableSlot(*slot);
+		ExecDropSingleTupleTableSlot(message->slot);
 		message_table_close(table, false);
 	}
 	return found;
@@ -645,7 +661,7 @@ find_in_segment(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
  */
 static bool
 find_message(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
-			 MessageTable *table, TupleTableSlot **slot)
+			 FoundMessage *found)
 {
 	int			guess = low == high ? message_id_segment(low) : -1;
 	int64		number = message_id_number(low);
@@ -654,6 +670,7 @@ find_message(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
 	/* The id may come from a user; no message has it. */
 	if (guess >= ALL_SEGMENTS || message_id_priority(low) >= QUEUE_PRIORITIES)
 		return false;
+	segment_push_snapshot();
 	for (;;)
 	{
 		for (int i = -1; i < ALL_SEGMENTS; i++)
@@ -663,8 +680,7 @@ find_message(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
 			if (i != guess &&
 				(everywhere ? segment_in_use(segment) :
 				 segment_may_hold(segment, number, number)) &&
-				find_in_segment(queue_id, low, high, lockmode, table, slot,
-								segment))
+				find_in_segment(queue_id, low, high, lockmode, found, segment))
 				return true;
 		}
 
@@ -679,52 +695,52 @@ find_message(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
 		else if (segment_refresh() || !everywhere)
 			everywhere = true;
 		else
-			return false;
+			break;
 	}
+	PopActiveSnapshot();
+	return false;
 }
 
 /*
- * Find one message.
- *
- * The caller has called segment_push_snapshot(); this may replace that
- * snapshot.  If it returns true, *table is open and *slot holds the message;
- * the caller closes both.
+ * Find one message, with the latest snapshot.  If this returns true, the
+ * snapshot is the active one until the caller closes the message.
  */
 bool
-message_find(int32 queue_id, int64 id, LOCKMODE lockmode, MessageTable *table,
-			 TupleTableSlot **slot)
+message_find(int32 queue_id, int64 id, LOCKMODE lockmode, FoundMessage *found)
 {
-	return find_message(queue_id, id, id, lockmode, table, slot);
+	return find_message(queue_id, id, id, lockmode, found);
 }
 
 /* Find one message whose segment is not known. */
 bool
 message_find_number(int32 queue_id, int64 number, int priority,
-					LOCKMODE lockmode, MessageTable *table,
-					TupleTableSlot **slot)
+					LOCKMODE lockmode, FoundMessage *found)
 {
 	int64		low = message_id_make(number, priority, 0);
 
 	return find_message(queue_id, low,
 						low | ((1 << MESSAGE_ID_SEGMENT_BITS) - 1), lockmode,
-						table, slot);
+						found);
+}
+
+/* Close a message that was found; the lock of its table is kept if it writes. */
+void
+message_close_found(FoundMessage *found)
+{
+	ExecDropSingleTupleTableSlot(found->slot);
+	message_table_close(&found->table,
+						found->table.lockmode != AccessShareLock);
+	PopActiveSnapshot();
 }
 
 /* Returns whether a message with this id exists. */
 bool
 message_exists(int32 queue_id, int64 id)
 {
-	MessageTable table;
-	TupleTableSlot *slot;
-	bool		found;
+	FoundMessage found;
 
-	segment_push_snapshot();
-	found = message_find(queue_id, id, AccessShareLock, &table, &slot);
-	if (found)
-	{
-		ExecDropSingleTupleTableSlot(slot);
-		message_table_close(&table, true);
-	}
-	PopActiveSnapshot();
-	return found;
+	if (!message_find(queue_id, id, AccessShareLock, &found))
+		return false;
+	message_close_found(&found);
+	return true;
 }

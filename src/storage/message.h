@@ -30,6 +30,15 @@ typedef enum MessageState
 
 #define ALL_MESSAGE_STATES	31
 
+/* A message that was found by its id */
+typedef struct FoundMessage
+{
+	MessageTable table;			/* open */
+	TupleTableSlot *slot;
+	HeapTuple	tuple;			/* in slot */
+	MessageForm form;			/* read from tuple */
+} FoundMessage;
+
 /* A transaction of the worker moves about so many bytes of messages. */
 #define MESSAGE_MOVE_BYTES		(4 * 1024 * 1024)
 
@@ -70,10 +79,10 @@ extern QueueDepth message_depth(const MessageTable *table, HeapTuple tuple,
 extern TimestampTz message_due_at(MessageTable *table, HeapTuple tuple);
 extern bool message_exists(int32 queue_id, int64 id);
 extern bool message_find(int32 queue_id, int64 id, LOCKMODE lockmode,
-						 MessageTable *table, TupleTableSlot **slot);
+						 FoundMessage *found);
 extern bool message_find_number(int32 queue_id, int64 number, int priority,
-								LOCKMODE lockmode, MessageTable *table,
-								TupleTableSlot **slot);
+								LOCKMODE lockmode, FoundMessage *found);
+extern void message_close_found(FoundMessage *found);
 
 /* Before a change that is made later */
 extern void message_record_change(MessageTable *table, HeapTuple tuple);
@@ -83,6 +92,8 @@ extern TM_Result message_lock(MessageTable *table, TupleTableSlot *slot,
 							  LockTupleMode mode, LockWaitPolicy wait);
 extern bool message_lock_as_seen(MessageTable *table, TupleTableSlot *slot,
 								 LockTupleMode mode, LockWaitPolicy wait);
+extern bool message_lock_found(FoundMessage *found, LockTupleMode mode,
+							   LockWaitPolicy wait);
 extern void message_return_at_commit(MessageTable *table, HeapTuple tuple);
 
 /* Writing */

@@ -448,7 +448,8 @@ pending_give_turns(int32 queue_id)
 		 i = record_at(i)->previous)
 		if (record_at(i)->target == TARGET_ROOM ||
 			record_at(i)->target == TARGET_TURN)
-			availability_give_turn(queue_id, record_at(i)->lane);
+			availability_make_room(record_at(i)->extension, queue_id,
+								   record_at(i)->lane, NULL, 0);
 }
 
 /* Add a range to the list, whose items are allocated. */
@@ -528,8 +529,9 @@ pending_return(const PendingChange *record, bool commit)
 		case TARGET_ROOM:
 		case TARGET_TURN:
 			availability_make_room(record->extension, record->queue_id,
-								   record->lane, &range,
-								   record->target == TARGET_ROOM);
+								   record->lane,
+								   record->target == TARGET_ROOM ? &range : NULL,
+								   range.last - range.first + 1);
 			break;
 		case TARGET_QUEUE:
 			availability_request_visit(record->extension, record->queue_id);
@@ -612,7 +614,7 @@ void
 pending_forget_all(Oid extension)
 {
 	depth_lose();
-	shmem_for_each_map(extension, availability_restored);
+	shmem_for_each_map(extension, availability_reset);
 
 	/* This session may not have looked up its entry (database_mine). */
 	database_map_missing(database_of(MyDatabaseId), DT_NOBEGIN);
