@@ -72,7 +72,6 @@
 
 #include "bgworker/worker_internal.h"
 #include "claim/group_rate.h"
-#include "jobs/runner_dispatch.h"
 #include "jobs/runner_pool.h"
 #include "map/shmem_maps.h"
 #include "push/dedup.h"
@@ -526,7 +525,7 @@ set_next_round(void)
 	int64		notify = task_postponed_for(POSTPONE_NOTIFY, 0);
 
 	/* While calling runners is postponed, so is attending to them. */
-	database_wake(jobs > 0 ? now + jobs : runner_watch_next_due(), false);
+	database_wake(jobs > 0 ? now + jobs : jobs_next_due(), false);
 	if (notify > 0)
 		database_wake(now + notify, false);
 	database_wake(batches_next_due(), false);
@@ -607,7 +606,7 @@ finish_work(void)
 	/* These steps are not to be canceled, though SIGTERM may come again. */
 	worker.shutdown_requested = false;
 	pqsignal(SIGTERM, PG_SIG_IGN);
-	while (wait_for_runners && runner_watch_is_pending() &&
+	while (wait_for_runners && jobs_have_gone_runners() &&
 		   clock_monotonic() < until)
 	{
 		(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LAST_NAP,

@@ -42,7 +42,7 @@
  *
  *	  A process may end at any point.  Before step 3 has committed, nothing of
  *	  the job's effects exists; the worker gives the messages back that a
- *	  runner has left (runner_dispatch.c), and after a crash of the server the
+ *	  runner has left (worker_jobs.c), and after a crash of the server the
  *	  claims run out.
  *
  *	  No lock but the slot is held while a handler's function runs.  So its

@@ -12,7 +12,7 @@
  *
  *	  A runner publishes in its entry whether it is idle, what it has claimed
  *	  and which message it works on.  The worker reads that to call or start
- *	  runners and to look after their claims (runner_dispatch.c).
+ *	  runners and to look after their claims (worker_jobs.c).
  *
  *	  A runner that ends with a claim leaves its entry behind as RUNNER_GONE,
  *	  until the worker has released the claim.  A crash of the server loses the

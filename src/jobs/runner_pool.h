@@ -48,7 +48,7 @@ typedef struct Runner
 	int			pid;			/* 0 if it has not started yet, or has ended */
 	int			proc;			/* its number in ProcGlobal->allProcs */
 	bool		is_spare;		/* it is not counted by queue.runners and
-								 * queue.max_runners, see runner_dispatch.c */
+								 * queue.max_runners, see worker_jobs.c */
 
 	/* requests to end between two jobs */
 	bool		must_leave;
@@ -83,9 +83,6 @@ typedef struct RunnerPool
 	int			share;			/* roles that have more runners have to share */
 	Runner		runners[RUNNERS_MAX];
 } RunnerPool;
-
-/* The time in which a process that was registered has to start */
-#define START_TIME			(10 * USECS_PER_SEC)
 
 /* How often a worker looks whether there is room for the role that waits */
 #define ROOM_INTERVAL		USECS_PER_SEC
@@ -130,7 +127,7 @@ extern void pool_vacate(Oid database, bool terminate);
 extern void pool_cancel_message(int32 queue_id, int64 id);
 extern Runner *pool_list(int *n, bool only_jobs);
 
-/* for runner_dispatch.c; the lock is held */
+/* for worker_jobs.c; the lock is held */
 extern bool pool_is_full(const Runner *end, bool *is_local);
 extern int	pool_count_of_role(Oid database, Oid role);
 extern bool pool_is_beyond_share(const Runner *runner);
