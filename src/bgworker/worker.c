@@ -140,7 +140,7 @@ worker_exit(int code, Datum arg)
 
 	/* The next worker does not know of these whether they have ended. */
 	if (prepared_is_unknown())
-		database_record_prepared(state);
+		database_set_flag(state, DATABASE_PREPARED);
 	shmem_lock(database_lock(), LW_EXCLUSIVE);
 
 	/*
@@ -383,7 +383,7 @@ turn_history(void)
 	TimestampTz again;
 	TaskResult	result;
 
-	if (database_take_history_written())
+	if (database_take_flag(DATABASE_HISTORY))
 		history_due = Min(history_due, now + HISTORY_PAUSE);
 	if (now < history_due)
 		return;

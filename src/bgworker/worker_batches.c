@@ -35,7 +35,6 @@
 #include "util/clock.h"
 
 #define POSTPONE_MAX	USECS_PER_MINUTE
-#define DISPLACED_PAUSE	USECS_PER_SEC
 #define SLICE			(USECS_PER_SEC / 100)	/* then other tasks have their
 												 * turn */
 #define PASS_TIME		(60 * USECS_PER_MINUTE) /* between two passes */
@@ -223,8 +222,6 @@ void
 batches_round(void)
 {
 	retry();
-	if (batch_state_take_displaced())
-		pass.next = Min(pass.next, clock_monotonic() + DISPLACED_PAUSE);
 	if (pass_due() <= clock_monotonic())
 		continue_pass();
 }

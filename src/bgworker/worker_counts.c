@@ -161,7 +161,7 @@ log_no_room(void)
 	uint32		max_pieces;
 
 	if (now < next_room_log ||
-		pg_atomic_exchange_u32(&worker.state->no_room, 0) == 0)
+		!database_take_flag(DATABASE_NO_ROOM))
 		return;
 	lanes_count(&nlanes, &npieces, &max_pieces);
 	ereport(LOG,

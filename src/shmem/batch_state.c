@@ -47,9 +47,8 @@
  *	  it in BATCH_UNKNOWN, or with a witness that it has finished.
  *
  *	  If there is no room for a slot, the worker goes over all batches
- *	  (batch_state_probe_all), as it does when it starts.  So it does, after a
- *	  pause, if a batch in BATCH_UNKNOWN has lost its slot: what was in the way
- *	  may report nothing.
+ *	  (batch_state_probe_all), as it does when it starts.  So it does if a batch
+ *	  in BATCH_UNKNOWN has lost its slot: what was in the way may report nothing.
  *
  *	  test/model/batches.pml models this.
  *
@@ -179,7 +178,7 @@ find_slot(int64 batch, bool make)
 	if (!make || new == NULL)
 		return NULL;
 	if (new->state == BATCH_UNKNOWN)
-		pg_atomic_write_u32(&database_mine()->batches_displaced, 1);
+		batch_state_probe_all();
 	memset(new, 0, sizeof(BatchSlot));
 	new->database = MyDatabaseId;
 	new->batch = batch;
@@ -291,16 +290,6 @@ batch_state_generation(void)
 	DatabaseState *state = database_mine();
 
 	return state == NULL ? 0 : pg_atomic_read_u64(&state->batches_lost);
-}
-
-/* Returns whether a batch in BATCH_UNKNOWN has lost its slot since. */
-bool
-batch_state_take_displaced(void)
-{
-	DatabaseState *state = database_mine();
-
-	return state != NULL &&
-		pg_atomic_exchange_u32(&state->batches_displaced, 0) != 0;
 }
 
 /* Take a batch that is to be probed.  Returns 0 if there is none. */
@@ -420,16 +409,14 @@ batch_state_set(int64 batch, BatchState state, bool goes_on,
 			slot->state = state;
 	}
 	LWLockRelease(&shared->lock);
-
-	/* There was no room for it. */
 	if (retry_at != PG_INT64_MAX)
 		ereport(DEBUG2,
 				(errmsg_internal("batch %lld is probed again after %lld ms",
 								 (long long) batch,
 								 (long long) (retry_at - now) / 1000)));
-	if (slot == NULL && state == BATCH_MAY_END)
+
+	/* There was no room for it. */
+	if (slot == NULL && (state == BATCH_MAY_END || state == BATCH_UNKNOWN))
 		batch_state_probe_all();
-	else if (slot == NULL && state == BATCH_UNKNOWN)
-		pg_atomic_write_u32(&database_mine()->batches_displaced, 1);
 	return retry_at;
 }

@@ -112,13 +112,10 @@ init_databases(void *area)
 		pg_atomic_init_u64(&state->next_due, 0);
 		pg_atomic_init_u64(&state->maps_missing, 1);
 		pg_atomic_init_u64(&state->maps_restored, 0);
-		pg_atomic_init_u32(&state->no_room, 0);
 		pg_atomic_init_u64(&state->full_visit_at, 0);
-		pg_atomic_init_u32(&state->prepared, 0);
-		pg_atomic_init_u32(&state->history_written, 0);
+		pg_atomic_init_u32(&state->flags, 0);
 		pg_atomic_init_u32(&state->history_tables, 0);
 		pg_atomic_init_u64(&state->batches_lost, 0);
-		pg_atomic_init_u32(&state->batches_displaced, 0);
 		for (int j = 0; j < WORKER_COUNTERS; j++)
 			pg_atomic_init_u64(&state->counters[j], 0);
 		depth_state_init(&state->depths);
@@ -220,12 +217,10 @@ database_find(Oid database, bool make)
 
 	/* So that it differs from maps_restored: no queue may have a map. */
 	pg_atomic_fetch_add_u64(&unused->maps_missing, 1);
-	pg_atomic_write_u32(&unused->no_room, 0);
 	pg_atomic_write_u64(&unused->full_visit_at, (uint64) DT_NOBEGIN);
 	for (int i = 0; i < WORKER_COUNTERS; i++)
 		pg_atomic_write_u64(&unused->counters[i], 0);
-	pg_atomic_write_u32(&unused->prepared, 0);
-	pg_atomic_write_u32(&unused->history_written, 0);
+	pg_atomic_write_u32(&unused->flags, 0);
 	pg_atomic_write_u32(&unused->history_tables, 0);
 	unused->batches = 0;
 	depth_state_reset(&unused->depths);
@@ -397,31 +392,25 @@ database_map_missing(DatabaseState *state, TimestampTz due)
 	wake_worker_of(state, due, false);
 }
 
-/* A queue or a group of this session's database has found no room. */
-void
-database_found_no_room(void)
-{
-	if (database_mine() != NULL && pg_atomic_read_u32(&mine->no_room) == 0)
-		pg_atomic_write_u32(&mine->no_room, 1);
-}
-
 /*
- * A transaction of a database is prepared, and its changes are not in the list
- * of these (prepared.c).  Does nothing if the database has no entry: its maps
- * know nothing then.
+ * Set a flag.  Does nothing if the database has no entry: nothing that is
+ * known of it in shared memory could be wrong then.
  */
 void
-database_record_prepared(DatabaseState *state)
+database_set_flag(DatabaseState *state, DatabaseFlag flag)
 {
-	if (state != NULL)
-		pg_atomic_write_u32(&state->prepared, 1);
+	/* Mostly it is set, and to read is cheaper. */
+	if (state != NULL && (pg_atomic_read_u32(&state->flags) & flag) == 0)
+		pg_atomic_fetch_or_u32(&state->flags, flag);
 }
 
-/* Returns whether that was called since the last call of this. */
+/* Returns whether a flag of this session's database was set; clears it. */
 bool
-database_take_prepared(void)
+database_take_flag(DatabaseFlag flag)
 {
-	return pg_atomic_exchange_u32(&mine->prepared, 0) != 0;
+	return database_mine() != NULL &&
+		(pg_atomic_read_u32(&mine->flags) & flag) != 0 &&
+		(pg_atomic_fetch_and_u32(&mine->flags, ~flag) & flag) != 0;
 }
 
 /*
@@ -437,21 +426,16 @@ database_history_written(int table)
 		return;
 	if ((pg_atomic_read_u32(&mine->history_tables) & bit) == 0)
 		pg_atomic_fetch_or_u32(&mine->history_tables, bit);
-	if (pg_atomic_read_u32(&mine->history_written) != 0)
+	if ((pg_atomic_read_u32(&mine->flags) & DATABASE_HISTORY) != 0)
 		return;
-	pg_atomic_write_u32(&mine->history_written, 1);
+	database_set_flag(mine, DATABASE_HISTORY);
 	database_wake(GetCurrentTimestamp() + HISTORY_PAUSE, false);
 }
 
-/* Returns whether that was called since the last call of this. */
-bool
-database_take_history_written(void)
-{
-	return database_mine() != NULL &&
-		pg_atomic_exchange_u32(&mine->history_written, 0) != 0;
-}
-
-/* The same for one table, which the caller has locked against writers */
+/*
+ * Returns whether rows may have been written into this table since the last
+ * call of this.  The caller has locked it against writers.
+ */
 bool
 database_take_history_table(int table)
 {
