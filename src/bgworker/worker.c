@@ -141,7 +141,7 @@ worker_exit(int code, Datum arg)
 	/* The next worker does not know of these whether they have ended. */
 	if (prepared_is_unknown())
 		database_set_flag(state, DATABASE_PREPARED);
-	shmem_lock(database_lock(), LW_EXCLUSIVE);
+	shmem_lock(&databases->lock, LW_EXCLUSIVE);
 
 	/*
 	 * The launcher may have given the entry away, if the database accepts no
@@ -162,7 +162,7 @@ worker_exit(int code, Datum arg)
 		}
 		state->leave = false;
 	}
-	LWLockRelease(database_lock());
+	LWLockRelease(&databases->lock);
 	database_wake_launcher();
 }
 
@@ -179,17 +179,17 @@ become_worker(Oid database)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 
-	shmem_lock(database_lock(), LW_EXCLUSIVE);
+	shmem_lock(&databases->lock, LW_EXCLUSIVE);
 	state = database_find(database, false);
 	if (state == NULL || state->pid != 0 || state->leave)
 	{
-		LWLockRelease(database_lock());
+		LWLockRelease(&databases->lock);
 		return false;
 	}
 	state->start_at = 0;
 	state->pid = MyProcPid;
 	pg_atomic_write_u32(&state->proc, (uint32) my_proc_number() + 1);
-	LWLockRelease(database_lock());
+	LWLockRelease(&databases->lock);
 	worker.state = state;
 	before_shmem_exit(worker_exit, (Datum) 0);
 
@@ -212,14 +212,14 @@ become_worker(Oid database)
 static void
 publish_state(WorkerState to)
 {
-	shmem_lock(database_lock(), LW_EXCLUSIVE);
+	shmem_lock(&databases->lock, LW_EXCLUSIVE);
 	worker.state->state = to;
 	if (to == WORKER_BUSY)
 	{
 		worker.state->last_run = GetCurrentTimestamp();
 		pg_atomic_fetch_add_u64(&worker.state->counters[COUNT_ROUNDS], 1);
 	}
-	LWLockRelease(database_lock());
+	LWLockRelease(&databases->lock);
 }
 
 /* The database needs no worker and no runners any more. */
@@ -228,11 +228,11 @@ end_without_extension(void)
 {
 	bool		is_back;
 
-	shmem_lock(database_lock(), LW_EXCLUSIVE);
+	shmem_lock(&databases->lock, LW_EXCLUSIVE);
 	is_back = pg_atomic_read_u32(&worker.state->creations) != worker.creations;
 	if (!is_back)
 		worker.state->state = WORKER_NONE;
-	LWLockRelease(database_lock());
+	LWLockRelease(&databases->lock);
 
 	/*
 	 * If it was created since we looked, worker_exit() has a worker started.
@@ -416,7 +416,7 @@ leave_if_database_is_wanted(void)
 
 	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, MyDatabaseId, 0);
 	if (session_lock_try(&tag, RowExclusiveLock) != LOCKACQUIRE_NOT_AVAIL)
-		session_lock_release(&tag, RowExclusiveLock);
+		LockRelease(&tag, RowExclusiveLock, true);
 	else
 	{
 		database_vacate(MyDatabaseId);

@@ -46,7 +46,7 @@ static struct
 	bool		goes_on;
 	int64		marker;			/* the last batch */
 	BatchStep	step;			/* the last step, with that batch */
-	uint64		generation;		/* batch_state_generation() at its begin */
+	uint64		generation;		/* batches_lost when it began */
 
 	/* By the monotonic clock */
 	int64		next;			/* when the next one begins, or NEVER */
@@ -162,7 +162,8 @@ pass_due(void)
 	int64		postponed = clock_monotonic() +
 	task_postponed_for(POSTPONE_BATCHES, 0);
 	int64		due = pass.goes_on ||
-	pass.generation != batch_state_generation() ? 0 : pass.next;
+	pass.generation != pg_atomic_read_u64(&worker.state->batches_lost) ?
+	0 : pass.next;
 
 	return Max(Max(due, pass.not_before), postponed);
 }
@@ -179,7 +180,7 @@ continue_pass(void)
 		pass.goes_on = true;
 		pass.marker = 0;
 		memset(step, 0, sizeof(BatchStep));
-		pass.generation = batch_state_generation();
+		pass.generation = pg_atomic_read_u64(&worker.state->batches_lost);
 		pass.next = NEVER;
 		pass.began = clock_monotonic();
 	}
@@ -214,7 +215,8 @@ continue_pass(void)
 bool
 batches_are_pending(void)
 {
-	return batch_state_is_pending() || pass_due() <= clock_monotonic();
+	/* Without the lock: the caller looks again before it sleeps. */
+	return worker.state->batches != 0 || pass_due() <= clock_monotonic();
 }
 
 /* Do what is not urgent. */

@@ -349,7 +349,7 @@ wants_new_runner(HandlerSummary *handler, int *nrunners)
 		return false;
 
 	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
-	result = wants_runner(handler) && !find_or_call_runner(handler->role);
+	result = !find_or_call_runner(handler->role);
 	*nrunners = pool_count_of_role(MyDatabaseId, handler->role);
 	LWLockRelease(&runner_pool->lock);
 	return result;

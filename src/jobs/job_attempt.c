@@ -211,8 +211,8 @@ classify_attempt(const Batch *batch)
 	const ErrorData *error = batch->error;
 
 	if (error == NULL)
-		return batch->no_slot ? JOB_NO_SLOT :
-			batch->stopped != NULL ? JOB_STOPPED : JOB_DONE;
+		return batch->no_slot || batch->stopped != NULL ? JOB_NOT_RUN :
+			JOB_DONE;
 	if (batch->is_deleting && error->sqlerrcode == ERRCODE_CLAIM_NOT_LIVE)
 		return JOB_CLAIM_LOST;
 
@@ -359,8 +359,7 @@ job_attempt(Batch *batch)
 	outcome = classify_attempt(batch);
 	switch (outcome)
 	{
-		case JOB_NO_SLOT:
-		case JOB_STOPPED:
+		case JOB_NOT_RUN:
 			/* The message was not attempted: run_batch() gives it back. */
 			return outcome;
 		case JOB_DONE:

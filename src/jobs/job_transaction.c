@@ -181,7 +181,7 @@ job_transaction_clean_session(const JobTransaction *transaction)
 {
 	if (!transaction->is_clean)
 		return;
-	session_lock_release_user_locks();
+	LockReleaseAll(USER_LOCKMETHOD, true);
 	job_transaction_reset_seed();
 }
 
@@ -491,7 +491,7 @@ job_call_discard(void)
 {
 	DropAllPreparedStatements();
 	ResetSequenceCaches();
-	session_lock_release_user_locks();
+	LockReleaseAll(USER_LOCKMETHOD, true);
 	job_transaction_reset_seed();
 }
 

@@ -39,7 +39,6 @@
 #define LOG_INTERVAL		(10 * USECS_PER_SEC)
 
 static bool run_find_orphan(Run *run);
-static void job_log_init(JobLog *log, int elevel);
 static void job_log(JobLog *log, JobLogEvent event, const char *queue_name,
 					int64 message_id, const ErrorData *error);
 static int	event_message(JobLogEvent event, const char *queue_name,
@@ -60,7 +59,8 @@ run_init(Run *run, bool is_session)
 												  "handlers",
 												  ALLOCSET_DEFAULT_SIZES);
 	job_transaction_init(&run->transaction, is_session);
-	job_log_init(&run->log, is_session ? WARNING : LOG);
+	run->log.elevel = is_session ? WARNING : LOG;
+	job_log_end_interval(&run->log);
 }
 
 /* Returns whether no other job may begin, because a limit is reached. */
@@ -173,15 +173,6 @@ batch_log(Batch *batch, JobLogEvent event, const ErrorData *error)
 
 /* --- Logging failures --- */
 
-static void
-job_log_init(JobLog *log, int elevel)
-{
-	log->elevel = elevel;
-	log->interval_began = clock_monotonic();
-	log->logged = 0;
-	log->suppressed = 0;
-}
-
 /* Used within ereport(), like errmsg() */
 static int
 event_message(JobLogEvent event, const char *queue_name, int64 message_id,
@@ -253,5 +244,7 @@ job_log_end_interval(JobLog *log)
 				 errdetail("At most %d are logged in %d seconds.", LOG_MAX,
 						   (int) (LOG_INTERVAL / USECS_PER_SEC)),
 				 errhint("job_stats shows the last error of a queue, and queue_dead_letters that of each dead letter.")));
-	job_log_init(log, log->elevel);
+	log->interval_began = clock_monotonic();
+	log->logged = 0;
+	log->suppressed = 0;
 }

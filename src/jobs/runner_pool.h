@@ -32,8 +32,8 @@ typedef enum RunnerState
  * A runner: a background process, or a session in job_run.
  *
  * The lock of the pool protects all fields.  Without it a runner may read
- * those of its own entry that only it changes, must_leave, has_to_share,
- * was_canceled and has_canceled.
+ * those of its own entry that only it changes, must_leave, has_to_share and
+ * was_canceled.
  */
 typedef struct Runner
 {
@@ -64,8 +64,6 @@ typedef struct Runner
 	int64		message_id;		/* of the job that it runs; 0 if none yet */
 	bool		can_cancel;		/* its handler may still run */
 	bool		was_canceled;	/* the message was canceled, and a signal sent */
-	bool		has_canceled;	/* another message of the claim may be
-								 * canceled */
 	TimestampTz job_since;		/* it runs since then */
 	int64		done;			/* what its handler has reported last, of */
 	int64		total;			/* so many; negative if it has not */

@@ -273,25 +273,6 @@ batch_state_probe_all(void)
 
 /* --- For the worker --- */
 
-/* Returns whether a batch is to be probed. */
-bool
-batch_state_is_pending(void)
-{
-	DatabaseState *state = database_mine();
-
-	/* Without the lock: a caller looks again before it sleeps. */
-	return state != NULL && state->batches != 0;
-}
-
-/* Returns a number that changes with batch_state_probe_all(). */
-uint64
-batch_state_generation(void)
-{
-	DatabaseState *state = database_mine();
-
-	return state == NULL ? 0 : pg_atomic_read_u64(&state->batches_lost);
-}
-
 /* Take a batch that is to be probed.  Returns 0 if there is none. */
 int64
 batch_state_take(BatchProgress *progress)
@@ -317,14 +298,11 @@ batch_state_take(BatchProgress *progress)
 
 /*
  * Take a batch that is to be probed again after a pause, if it is time for
- * one: that which could not be probed for the shortest time, so that it does
- * not wait for many others.  Returns 0 if there is none.  *next is set to when
- * there is another one.
+ * one.  Returns 0 if there is none.  *next is set to when there is another one.
  */
 int64
 batch_state_take_overdue(int64 now, BatchProgress *progress, int64 *next)
 {
-	BatchSlot  *found = NULL;
 	int64		batch = 0;
 
 	*next = PG_INT64_MAX;
@@ -335,20 +313,13 @@ batch_state_take_overdue(int64 now, BatchProgress *progress, int64 *next)
 
 		if (slot->state != BATCH_UNKNOWN || slot->database != MyDatabaseId)
 			continue;
-		if (slot->retry_at > now ||
-			(found != NULL && slot->unknown_since <= found->unknown_since))
+		if (slot->retry_at > now || batch != 0)
 			*next = Min(*next, slot->retry_at);
 		else
 		{
-			if (found != NULL)
-				*next = Min(*next, found->retry_at);
-			found = slot;
+			batch = slot->batch;
+			*progress = slot->progress;
 		}
-	}
-	if (found != NULL)
-	{
-		batch = found->batch;
-		*progress = found->progress;
 	}
 	LWLockRelease(&shared->lock);
 	return batch;

@@ -67,7 +67,7 @@ typedef enum DatabaseFlag
 
 /*
  * A database in which the extension is, or was, in use.  The lock of the
- * array (database_lock) protects what is not atomic; "database" may also
+ * array protects what is not atomic; "database" may also
  * be read without it.
  */
 typedef struct DatabaseState
@@ -110,15 +110,22 @@ typedef struct DatabaseState
 	RingState	ring;			/* see there */
 } DatabaseState;
 
+/* What is shared, for all databases */
+typedef struct SharedDatabases
+{
+	LWLock		lock;			/* see DatabaseState */
+	pg_atomic_uint32 launcher;	/* its number in allProcs, plus 1, or 0 */
+	pg_atomic_uint32 are_new;	/* the launcher has to look for new ones */
+	pg_atomic_uint64 launcher_asked_at; /* when one was registered last, by
+										 * the monotonic clock, or 0 */
+	DatabaseState states[DATABASES_MAX];
+} SharedDatabases;
+
+extern SharedDatabases *databases;
+
 /* Set-up */
 extern void database_init(void);
 extern void database_register_callbacks(void);
-
-/* What is shared */
-extern LWLock *database_lock(void);
-extern DatabaseState *database_states(void);
-extern pg_atomic_uint32 *database_launcher(void);
-extern pg_atomic_uint32 *database_are_new(void);
 
 /* Entries of the array */
 extern DatabaseState *database_of(Oid database);
@@ -138,7 +145,7 @@ extern void database_set_flag(DatabaseState *state, DatabaseFlag flag);
 extern bool database_take_flag(DatabaseFlag flag);
 extern void database_history_written(int table);
 extern bool database_take_history_table(int table);
-extern void database_set_latch(DatabaseState *state);
+extern void database_set_latch(pg_atomic_uint32 *proc);
 extern void database_map_missing(DatabaseState *state, TimestampTz due);
 extern void database_vacate(Oid database);
 
