@@ -111,13 +111,10 @@ PGDLLEXPORT void queue_worker_main(Datum arg);
 static void worker_exit(int code, Datum arg);
 static bool become_worker(Oid database);
 static void publish_state(WorkerState to);
-static bool recycle_step(void *arg);
 static TaskResult take_steps(TaskStep step, void *arg);
 static void recycle_segments(void);
-static bool forget_rates_step(void *arg);
 static void forget_rates(void);
 static void forget_keys(void);
-static bool history_step(void *arg);
 static void turn_history(void);
 static TimestampTz next_due(void);
 static void leave_if_database_is_wanted(void);
@@ -264,12 +261,6 @@ worker_do_urgent(bool call_runners)
 		;
 }
 
-static bool
-recycle_step(void *arg)
-{
-	return segment_recycle_step(&ring_due);
-}
-
 /*
  * Take steps of a task that is not urgent.  If something is due in a queue,
  * that comes first: then this returns TASK_MORE, and the next round goes on.
@@ -306,19 +297,13 @@ recycle_segments(void)
 	/* If a session asks for it from here on, it is done in the next round. */
 	pg_atomic_write_u64(&ring->due, (uint64) DT_NOEND);
 	pg_memory_barrier();
-	result = take_steps(recycle_step, NULL);
+	result = take_steps(segment_recycle_step, &ring_due);
 
 	/* Go on in the next round, or, after a failure, in a second. */
 	if (result != TASK_DONE)
 		ring_due = result == TASK_MORE ? DT_NOBEGIN : now + USECS_PER_SEC;
 	(void) pg_atomic_compare_exchange_u64(&ring->due, &nothing,
 										  (uint64) ring_due);
-}
-
-static bool
-forget_rates_step(void *arg)
-{
-	return group_rate_forget((RateSweep *) arg);
 }
 
 /* Remove rates of groups, if that was not done a moment ago. */
@@ -332,7 +317,7 @@ forget_rates(void)
 	/* A time that is too far away was set before the clock was set back. */
 	if (now < rates_due && rates_due <= now + GROUP_RATE_PAUSE)
 		return;
-	result = take_steps(forget_rates_step, &sweep);
+	result = take_steps(group_rate_forget, &sweep);
 	rates_due = result == TASK_MORE ? DT_NOBEGIN : now + GROUP_RATE_PAUSE;
 	if (result != TASK_DONE || sweep.left)
 		database_wake(rates_due, false);
@@ -364,12 +349,6 @@ forget_keys(void)
 		from = DT_NOBEGIN;
 }
 
-static bool
-history_step(void *arg)
-{
-	return finished_ring_step((TimestampTz *) arg);
-}
-
 /*
  * Switch and truncate the tables of the history, if it is time.  A session that
  * writes a row says so (database_history_written()), and the worker looks a
@@ -387,7 +366,7 @@ turn_history(void)
 		history_due = Min(history_due, now + HISTORY_PAUSE);
 	if (now < history_due)
 		return;
-	result = take_steps(history_step, &again);
+	result = take_steps(finished_ring_step, &again);
 	if (result == TASK_DONE)
 		history_due = again;
 	else if (result == TASK_FAILED)

@@ -351,9 +351,9 @@ claim_batch(Batch *batch)
 
 	/*
 	 * Nothing was claimed although the queue is flagged as ready, say because
-	 * all slots are taken, or other transactions have locked its messages.
-	 * We leave it alone for a moment, or the runner would claim again and
-	 * again without a pause.
+	 * all slots are taken, or other transactions have locked its messages. We
+	 * leave it alone for a moment, or the runner would claim again and again
+	 * without a pause.
 	 */
 	else if (batch->result.n == 0 && batch->stopped == NULL &&
 			 handler->not_before <= batch->claimed_at &&

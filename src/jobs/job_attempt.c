@@ -264,11 +264,7 @@ tear_down_job(Batch *batch)
 					 handler_time_limit(batch->handler) + TERMINATE_MARGIN);
 	error = batch_execute(batch, run_teardown);
 	if (error != NULL)
-	{
-		/* We do not rely on what an aborted call has left in fn_extra. */
-		batch->functions.is_valid = false;
 		batch_log(batch, JOB_LOG_TEARDOWN, error);
-	}
 }
 
 /*
@@ -368,8 +364,6 @@ job_attempt(Batch *batch)
 			break;
 		case JOB_FAILED:
 		case JOB_CANCELED:
-			/* We do not rely on what an aborted call has left in fn_extra. */
-			batch->functions.is_valid = false;
 			record_failure(batch);
 			tear_down_job(batch);
 
@@ -383,7 +377,6 @@ job_attempt(Batch *batch)
 				(void) end_claim_of_job(batch, retry_message, JOB_LOG_RETRY);
 			break;
 		case JOB_CLAIM_LOST:
-			batch->functions.is_valid = false;
 			tear_down_job(batch);
 			retry_after_lost_claim(batch);
 			break;

@@ -382,9 +382,12 @@ forget_ended(void)
 	return result;
 }
 
-/* Return what prepared transactions have changed that have ended. */
-void
-prepared_return(void)
+/*
+ * A step of the worker: return what prepared transactions have changed that
+ * have ended.
+ */
+bool
+prepared_return(void *arg)
 {
 	static bool has_looked = false;
 	bool		forget = is_returning;	/* the last call has failed */
@@ -407,6 +410,7 @@ prepared_return(void)
 		batch_state_probe_all();
 	}
 	is_returning = false;
+	return false;
 }
 
 /*
