@@ -112,7 +112,6 @@ static int64 recheck_due;		/* when to check one again that cannot run;
 								 * monotonic */
 
 static void read_handlers(void);
-static int	compare_handlers(const void *a, const void *b);
 static int	ready_handlers(HandlerSummary **ready);
 static bool wants_runner(const HandlerSummary *handler);
 static void check_handler(HandlerSummary *summary);
@@ -173,15 +172,8 @@ read_handlers(void)
 	handlers_version = version;
 }
 
-static int
-compare_handlers(const void *a, const void *b)
-{
-	return (*(HandlerSummary *const *) a)->queue_id <
-		(*(HandlerSummary *const *) b)->queue_id ? -1 : 1;
-}
-
 /*
- * List the handlers whose queues may be ready, by queue.  Goes over the ready
+ * List the handlers whose queues may be ready, in any order.  Goes over the ready
  * queues rather than over all handlers, unless shared memory does not know
  * all ready queues.
  */
@@ -208,10 +200,7 @@ ready_handlers(HandlerSummary **ready)
 		}
 		list_free(ids);
 		if (ready_was_complete(generation))
-		{
-			qsort(ready, n, sizeof(HandlerSummary *), compare_handlers);
 			return n;
-		}
 
 		/*
 		 * A map was missing meanwhile, so one of the queues may be.
