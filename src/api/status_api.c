@@ -80,7 +80,9 @@ put_status(FunctionCallInfo fcinfo, const QueueStatus *status, bool known,
 		   bool running, TimestampTz now)
 {
 	ApiRow		row = {0};
+	CounterRow	counters;
 
+	counters_read(status->queue_id, &counters);
 	api_row_add(&row, Int32GetDatum(status->queue_id));
 	for (int i = 0; i < DEPTHS; i++)
 		api_row_add_or_null(&row, Int64GetDatum(status->depths[i]), !known);
@@ -89,7 +91,7 @@ put_status(FunctionCallInfo fcinfo, const QueueStatus *status, bool known,
 						status->oldest_free == DT_NOEND);
 	api_row_add(&row, BoolGetDatum(running));
 	for (int i = 0; i < JOB_COUNTERS; i++)
-		api_row_add(&row, Int64GetDatum(status->n[i]));
+		api_row_add(&row, Int64GetDatum(counters.n[i]));
 	api_row_put(&row, fcinfo);
 }
 
@@ -105,13 +107,15 @@ Datum
 sql_queue_status(PG_FUNCTION_ARGS)
 {
 	TimestampTz now;
+	QueueEntry *queues;
 	QueueStatus *list;
 	bool	   *running;
 	bool		known;
 	int			n;
 
 	InitMaterializedSRF(fcinfo, 0);
-	list = status_read(&n, &known);
+	queues = queue_all(NULL, NULL, &n);
+	list = status_read(queues, n, false, &known);
 	running = find_running(list, n);
 	now = GetCurrentTimestamp();
 	for (int i = 0; i < n; i++)
@@ -301,7 +305,7 @@ sql_queue_depth(PG_FUNCTION_ARGS)
 			n = 1;
 		}
 	}
-	list = status_of_queues(queues, n, &known);
+	list = status_read(queues, n, true, &known);
 	for (int i = 0; i < n; i++)
 		put_depth(fcinfo, &queues[i], &list[i], &list[n + i], known,
 				  name != NULL || is_in_list(with_errors, queues[i].id));

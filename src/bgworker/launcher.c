@@ -22,8 +22,8 @@
  *	  The launcher sleeps on its latch; without a timeout, unless there is
  *	  something to try again.
  *
- *	  DatabaseState, including its field "state", is protected by
- *	  database_lock().
+ *	  DatabaseState, including its field "state", is protected by the lock of
+ *	  the databases.
  *
  * src/bgworker/launcher.c
  *
@@ -92,7 +92,7 @@ static void register_launcher(void);
 static void
 launcher_exit(int code, Datum arg)
 {
-	pg_atomic_write_u32(database_launcher(), 0);
+	pg_atomic_write_u32(&databases->launcher, 0);
 }
 
 /* Mark each database that is not a template as one that needs a worker. */
@@ -107,7 +107,7 @@ want_all_workers(void)
 	(void) GetTransactionSnapshot();
 	rel = table_open(DatabaseRelationId, AccessShareLock);
 	scan = table_beginscan_catalog(rel, 0, NULL);
-	shmem_lock(database_lock(), LW_EXCLUSIVE);
+	shmem_lock(&databases->lock, LW_EXCLUSIVE);
 	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
 	{
 		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
@@ -119,7 +119,7 @@ want_all_workers(void)
 		if (state != NULL && state->pid == 0)
 			state->state = WORKER_WANTED;
 	}
-	LWLockRelease(database_lock());
+	LWLockRelease(&databases->lock);
 	table_endscan(scan);
 	table_close(rel, AccessShareLock);
 	CommitTransactionCommand();
@@ -161,7 +161,7 @@ start_worker(Oid database, bool has_room, int64 now, NameData * name)
 	 * We must do this before the process is registered, because it changes
 	 * the state, too.
 	 */
-	shmem_lock(database_lock(), LW_EXCLUSIVE);
+	shmem_lock(&databases->lock, LW_EXCLUSIVE);
 	state = database_find(database, false);
 	if (!accepts)
 		state->database = InvalidOid;
@@ -170,7 +170,7 @@ start_worker(Oid database, bool has_room, int64 now, NameData * name)
 		state->state = WORKER_STARTING;
 		state->start_at = now + RETRY_START;
 	}
-	LWLockRelease(database_lock());
+	LWLockRelease(&databases->lock);
 
 	if (!accepts)
 	{
@@ -193,14 +193,14 @@ start_worker(Oid database, bool has_room, int64 now, NameData * name)
 		return START_DONE;
 
 	/* max_worker_processes are running, so it still needs a worker. */
-	shmem_lock(database_lock(), LW_EXCLUSIVE);
+	shmem_lock(&databases->lock, LW_EXCLUSIVE);
 	state = database_find(database, false);
 	if (state != NULL && state->state == WORKER_STARTING)
 	{
 		state->state = WORKER_WANTED;
 		state->start_at = 0;
 	}
-	LWLockRelease(database_lock());
+	LWLockRelease(&databases->lock);
 	return START_NO_PROCESS;
 }
 
@@ -212,14 +212,13 @@ start_worker(Oid database, bool has_room, int64 now, NameData * name)
 static int
 survey_databases(Oid *wanted, int *nwanted, int64 now, int64 *again)
 {
-	DatabaseState *databases = database_states();
 	int			running = 0;
 
 	*nwanted = 0;
-	shmem_lock(database_lock(), LW_EXCLUSIVE);
+	shmem_lock(&databases->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < DATABASES_MAX; i++)
 	{
-		DatabaseState *state = &databases[i];
+		DatabaseState *state = &databases->states[i];
 
 		if (!OidIsValid(state->database) || state->state == WORKER_NONE)
 			continue;
@@ -231,7 +230,7 @@ survey_databases(Oid *wanted, int *nwanted, int64 now, int64 *again)
 			if (running > setting_database_workers && !state->leave)
 			{
 				state->leave = true;
-				database_set_latch(state);
+				database_set_latch(&state->proc);
 			}
 		}
 		else if (state->start_at > now)
@@ -244,7 +243,7 @@ survey_databases(Oid *wanted, int *nwanted, int64 now, int64 *again)
 		else
 			wanted[(*nwanted)++] = state->database;
 	}
-	LWLockRelease(database_lock());
+	LWLockRelease(&databases->lock);
 	return running;
 }
 
@@ -316,7 +315,7 @@ queue_launcher_main(Datum arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 
-	if (!pg_atomic_compare_exchange_u32(database_launcher(), &none,
+	if (!pg_atomic_compare_exchange_u32(&databases->launcher, &none,
 										(uint32) my_proc_number() + 1))
 		proc_exit(0);			/* there is one already */
 	before_shmem_exit(launcher_exit, (Datum) 0);
@@ -330,7 +329,7 @@ queue_launcher_main(Datum arg)
 	/*
 	 * A launcher that was restarted looks at all databases, as the first did.
 	 */
-	pg_atomic_write_u32(database_are_new(), 1);
+	pg_atomic_write_u32(&databases->are_new, 1);
 	for (;;)
 	{
 		int64		again;
@@ -343,7 +342,7 @@ queue_launcher_main(Datum arg)
 			proc_exit(1);
 		CHECK_FOR_INTERRUPTS();
 		(void) background_reload();
-		if (pg_atomic_exchange_u32(database_are_new(), 0) != 0)
+		if (pg_atomic_exchange_u32(&databases->are_new, 0) != 0)
 			want_all_workers();
 		again = start_workers();
 		now = clock_monotonic();

@@ -72,7 +72,6 @@
 
 #include "bgworker/worker_internal.h"
 #include "claim/group_rate.h"
-#include "jobs/runner_dispatch.h"
 #include "jobs/runner_pool.h"
 #include "map/shmem_maps.h"
 #include "push/dedup.h"
@@ -112,13 +111,10 @@ PGDLLEXPORT void queue_worker_main(Datum arg);
 static void worker_exit(int code, Datum arg);
 static bool become_worker(Oid database);
 static void publish_state(WorkerState to);
-static bool recycle_step(void *arg);
 static TaskResult take_steps(TaskStep step, void *arg);
 static void recycle_segments(void);
-static bool forget_rates_step(void *arg);
 static void forget_rates(void);
 static void forget_keys(void);
-static bool history_step(void *arg);
 static void turn_history(void);
 static TimestampTz next_due(void);
 static void leave_if_database_is_wanted(void);
@@ -141,8 +137,8 @@ worker_exit(int code, Datum arg)
 
 	/* The next worker does not know of these whether they have ended. */
 	if (prepared_is_unknown())
-		database_record_prepared(state);
-	shmem_lock(database_lock(), LW_EXCLUSIVE);
+		database_set_flag(state, DATABASE_PREPARED);
+	shmem_lock(&databases->lock, LW_EXCLUSIVE);
 
 	/*
 	 * The launcher may have given the entry away, if the database accepts no
@@ -163,7 +159,7 @@ worker_exit(int code, Datum arg)
 		}
 		state->leave = false;
 	}
-	LWLockRelease(database_lock());
+	LWLockRelease(&databases->lock);
 	database_wake_launcher();
 }
 
@@ -180,17 +176,17 @@ become_worker(Oid database)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 
-	shmem_lock(database_lock(), LW_EXCLUSIVE);
+	shmem_lock(&databases->lock, LW_EXCLUSIVE);
 	state = database_find(database, false);
 	if (state == NULL || state->pid != 0 || state->leave)
 	{
-		LWLockRelease(database_lock());
+		LWLockRelease(&databases->lock);
 		return false;
 	}
 	state->start_at = 0;
 	state->pid = MyProcPid;
 	pg_atomic_write_u32(&state->proc, (uint32) my_proc_number() + 1);
-	LWLockRelease(database_lock());
+	LWLockRelease(&databases->lock);
 	worker.state = state;
 	before_shmem_exit(worker_exit, (Datum) 0);
 
@@ -213,14 +209,14 @@ become_worker(Oid database)
 static void
 publish_state(WorkerState to)
 {
-	shmem_lock(database_lock(), LW_EXCLUSIVE);
+	shmem_lock(&databases->lock, LW_EXCLUSIVE);
 	worker.state->state = to;
 	if (to == WORKER_BUSY)
 	{
 		worker.state->last_run = GetCurrentTimestamp();
 		pg_atomic_fetch_add_u64(&worker.state->counters[COUNT_ROUNDS], 1);
 	}
-	LWLockRelease(database_lock());
+	LWLockRelease(&databases->lock);
 }
 
 /* The database needs no worker and no runners any more. */
@@ -229,11 +225,11 @@ end_without_extension(void)
 {
 	bool		is_back;
 
-	shmem_lock(database_lock(), LW_EXCLUSIVE);
+	shmem_lock(&databases->lock, LW_EXCLUSIVE);
 	is_back = pg_atomic_read_u32(&worker.state->creations) != worker.creations;
 	if (!is_back)
 		worker.state->state = WORKER_NONE;
-	LWLockRelease(database_lock());
+	LWLockRelease(&databases->lock);
 
 	/*
 	 * If it was created since we looked, worker_exit() has a worker started.
@@ -263,12 +259,6 @@ worker_do_urgent(bool call_runners)
 		jobs_call_runners();
 	while (!task_must_end() && jobs_attend_runner())
 		;
-}
-
-static bool
-recycle_step(void *arg)
-{
-	return segment_recycle_step(&ring_due);
 }
 
 /*
@@ -307,19 +297,13 @@ recycle_segments(void)
 	/* If a session asks for it from here on, it is done in the next round. */
 	pg_atomic_write_u64(&ring->due, (uint64) DT_NOEND);
 	pg_memory_barrier();
-	result = take_steps(recycle_step, NULL);
+	result = take_steps(segment_recycle_step, &ring_due);
 
 	/* Go on in the next round, or, after a failure, in a second. */
 	if (result != TASK_DONE)
 		ring_due = result == TASK_MORE ? DT_NOBEGIN : now + USECS_PER_SEC;
 	(void) pg_atomic_compare_exchange_u64(&ring->due, &nothing,
 										  (uint64) ring_due);
-}
-
-static bool
-forget_rates_step(void *arg)
-{
-	return group_rate_forget((RateSweep *) arg);
 }
 
 /* Remove rates of groups, if that was not done a moment ago. */
@@ -333,7 +317,7 @@ forget_rates(void)
 	/* A time that is too far away was set before the clock was set back. */
 	if (now < rates_due && rates_due <= now + GROUP_RATE_PAUSE)
 		return;
-	result = take_steps(forget_rates_step, &sweep);
+	result = take_steps(group_rate_forget, &sweep);
 	rates_due = result == TASK_MORE ? DT_NOBEGIN : now + GROUP_RATE_PAUSE;
 	if (result != TASK_DONE || sweep.left)
 		database_wake(rates_due, false);
@@ -365,12 +349,6 @@ forget_keys(void)
 		from = DT_NOBEGIN;
 }
 
-static bool
-history_step(void *arg)
-{
-	return finished_ring_step((TimestampTz *) arg);
-}
-
 /*
  * Switch and truncate the tables of the history, if it is time.  A session that
  * writes a row says so (database_history_written()), and the worker looks a
@@ -384,11 +362,11 @@ turn_history(void)
 	TimestampTz again;
 	TaskResult	result;
 
-	if (database_take_history_written())
+	if (database_take_flag(DATABASE_HISTORY))
 		history_due = Min(history_due, now + HISTORY_PAUSE);
 	if (now < history_due)
 		return;
-	result = take_steps(history_step, &again);
+	result = take_steps(finished_ring_step, &again);
 	if (result == TASK_DONE)
 		history_due = again;
 	else if (result == TASK_FAILED)
@@ -417,7 +395,7 @@ leave_if_database_is_wanted(void)
 
 	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, MyDatabaseId, 0);
 	if (session_lock_try(&tag, RowExclusiveLock) != LOCKACQUIRE_NOT_AVAIL)
-		session_lock_release(&tag, RowExclusiveLock);
+		LockRelease(&tag, RowExclusiveLock, true);
 	else
 	{
 		database_vacate(MyDatabaseId);
@@ -526,7 +504,7 @@ set_next_round(void)
 	int64		notify = task_postponed_for(POSTPONE_NOTIFY, 0);
 
 	/* While calling runners is postponed, so is attending to them. */
-	database_wake(jobs > 0 ? now + jobs : runner_watch_next_due(), false);
+	database_wake(jobs > 0 ? now + jobs : jobs_next_due(), false);
 	if (notify > 0)
 		database_wake(now + notify, false);
 	database_wake(batches_next_due(), false);
@@ -607,7 +585,7 @@ finish_work(void)
 	/* These steps are not to be canceled, though SIGTERM may come again. */
 	worker.shutdown_requested = false;
 	pqsignal(SIGTERM, PG_SIG_IGN);
-	while (wait_for_runners && runner_watch_is_pending() &&
+	while (wait_for_runners && jobs_have_gone_runners() &&
 		   clock_monotonic() < until)
 	{
 		(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LAST_NAP,

@@ -35,7 +35,6 @@
 #include "util/clock.h"
 
 #define POSTPONE_MAX	USECS_PER_MINUTE
-#define DISPLACED_PAUSE	USECS_PER_SEC
 #define SLICE			(USECS_PER_SEC / 100)	/* then other tasks have their
 												 * turn */
 #define PASS_TIME		(60 * USECS_PER_MINUTE) /* between two passes */
@@ -47,7 +46,7 @@ static struct
 	bool		goes_on;
 	int64		marker;			/* the last batch */
 	BatchStep	step;			/* the last step, with that batch */
-	uint64		generation;		/* batch_state_generation() at its begin */
+	uint64		generation;		/* batches_lost when it began */
 
 	/* By the monotonic clock */
 	int64		next;			/* when the next one begins, or NEVER */
@@ -163,7 +162,8 @@ pass_due(void)
 	int64		postponed = clock_monotonic() +
 	task_postponed_for(POSTPONE_BATCHES, 0);
 	int64		due = pass.goes_on ||
-	pass.generation != batch_state_generation() ? 0 : pass.next;
+	pass.generation != pg_atomic_read_u64(&worker.state->batches_lost) ?
+	0 : pass.next;
 
 	return Max(Max(due, pass.not_before), postponed);
 }
@@ -180,7 +180,7 @@ continue_pass(void)
 		pass.goes_on = true;
 		pass.marker = 0;
 		memset(step, 0, sizeof(BatchStep));
-		pass.generation = batch_state_generation();
+		pass.generation = pg_atomic_read_u64(&worker.state->batches_lost);
 		pass.next = NEVER;
 		pass.began = clock_monotonic();
 	}
@@ -215,7 +215,8 @@ continue_pass(void)
 bool
 batches_are_pending(void)
 {
-	return batch_state_is_pending() || pass_due() <= clock_monotonic();
+	/* Without the lock: the caller looks again before it sleeps. */
+	return worker.state->batches != 0 || pass_due() <= clock_monotonic();
 }
 
 /* Do what is not urgent. */
@@ -223,8 +224,6 @@ void
 batches_round(void)
 {
 	retry();
-	if (batch_state_take_displaced())
-		pass.next = Min(pass.next, clock_monotonic() + DISPLACED_PAUSE);
 	if (pass_due() <= clock_monotonic())
 		continue_pass();
 }

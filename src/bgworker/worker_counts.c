@@ -54,20 +54,12 @@ static int64 next_lost_log = 0; /* by the monotonic clock */
 
 static int64 next_room_log = 0; /* by the monotonic clock */
 
-static bool prepared_step(void *arg);
 static bool counters_step(void *arg);
 static void write_counters(void);
 static void log_lost_messages(void);
 static void log_no_room(void);
 
 /* --- Prepared transactions --- */
-
-static bool
-prepared_step(void *arg)
-{
-	prepared_return();
-	return false;
-}
 
 /*
  * Return what prepared transactions have changed that have ended.  There is no
@@ -80,7 +72,7 @@ counts_take_prepared(void)
 	if (prepared_is_idle() || clock_monotonic() < next_prepared ||
 		task_postponed_for(POSTPONE_PREPARED, 0) > 0)
 		return;
-	(void) task_step_or_postpone(POSTPONE_PREPARED, 0, prepared_step, NULL);
+	(void) task_step_or_postpone(POSTPONE_PREPARED, 0, prepared_return, NULL);
 	next_prepared = clock_monotonic() + PREPARED_PAUSE;
 }
 
@@ -161,7 +153,7 @@ log_no_room(void)
 	uint32		max_pieces;
 
 	if (now < next_room_log ||
-		pg_atomic_exchange_u32(&worker.state->no_room, 0) == 0)
+		!database_take_flag(DATABASE_NO_ROOM))
 		return;
 	lanes_count(&nlanes, &npieces, &max_pieces);
 	ereport(LOG,

@@ -93,7 +93,9 @@ extern void notify_listeners(void);
 /* worker_jobs.c: runners of jobs */
 extern void jobs_call_runners(void);
 extern bool jobs_are_current(void);
+extern TimestampTz jobs_next_due(void);
 extern bool jobs_attend_runner(void);
+extern bool jobs_have_gone_runners(void);
 
 /* worker_expiry.c: messages whose lifetime is over */
 typedef struct ExpiryParts ExpiryParts;

@@ -242,10 +242,10 @@ task_step(TaskStep step, void *arg)
 		/* Have queue_data.queue_workers show the error. */
 		if (message != NULL)
 		{
-			shmem_lock(database_lock(), LW_EXCLUSIVE);
+			shmem_lock(&databases->lock, LW_EXCLUSIVE);
 			strlcpy(worker.state->last_error, message, WORKER_ERROR_LENGTH);
 			worker.state->last_error_at = GetCurrentTimestamp();
-			LWLockRelease(database_lock());
+			LWLockRelease(&databases->lock);
 		}
 		FlushErrorState();
 		RESUME_INTERRUPTS();

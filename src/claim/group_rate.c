@@ -370,12 +370,14 @@ group_rate_drop(int32 queue_id)
 }
 
 /*
- * Remove the rows that are not needed any more from the next few pages of the
- * table.  Returns false if these were the last ones.
+ * A step of the worker: remove the rows that are not needed any more from the
+ * next few pages of the table.  Returns false if these were the last ones.
+ * *arg is a RateSweep, which says where the next step begins.
  */
 bool
-group_rate_forget(RateSweep *sweep)
+group_rate_forget(void *arg)
 {
+	RateSweep  *sweep = arg;
 	TimestampTz before = GetCurrentTimestamp() - CATCH_UP;
 	Relation	rel = catalog_open(CATALOG_GROUP_RATE, RowExclusiveLock,
 								   NULL);

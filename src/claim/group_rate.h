@@ -40,6 +40,6 @@ typedef struct RateSweep
 	bool		left;			/* rows were met that are still needed */
 } RateSweep;
 
-extern bool group_rate_forget(RateSweep *sweep);
+extern bool group_rate_forget(void *arg);
 
 #endif							/* QUEUE_GROUP_RATE_H */

@@ -10,12 +10,12 @@
  *
  *	  1. Claim.  One transaction claims a batch of messages, so that the
  *		 attempt is counted in their claim_count whatever happens next.  It
- *		 checks the handler first.  If that cannot run (JOB_STOPPED), nothing
- *		 is claimed, and it is tried again after a while.
+ *		 checks the handler first.  If that cannot run, nothing is claimed,
+ *		 and it is tried again after a while.
  *
  *	  2. Slot.  The transaction of the claim also takes one of the handler's
  *		 slots, which limit its concurrency (run.c), and holds it until the
- *		 batch is done.  If there is none (JOB_NO_SLOT), the rest of the batch
+ *		 batch is done.  If there is none (JOB_NOT_RUN), the rest of the batch
  *		 is given back.
  *
  *	  3. Call.  Each job has a transaction of its own, in which the handler's
@@ -42,7 +42,7 @@
  *
  *	  A process may end at any point.  Before step 3 has committed, nothing of
  *	  the job's effects exists; the worker gives the messages back that a
- *	  runner has left (runner_dispatch.c), and after a crash of the server the
+ *	  runner has left (worker_jobs.c), and after a crash of the server the
  *	  claims run out.
  *
  *	  No lock but the slot is held while a handler's function runs.  So its
@@ -99,7 +99,6 @@
 #define SYNC_TIME			USECS_PER_SEC
 
 /* How long a queue is left alone, in usec */
-#define SLOT_PAUSE			(50 * 1000) /* when all slots are taken */
 #define EMPTY_PAUSE			(20 * 1000) /* when it is flagged as ready, but
 										 * nothing could be claimed */
 #define EMPTY_FACTOR		10	/* ... and so many times as long as that took */
@@ -198,10 +197,7 @@ claim_jobs(Batch *batch)
 
 	/* No process tells us when a slot comes free, so we try again later. */
 	if (!run_acquire_slot(run, handler))
-	{
-		handler->not_before = batch->claimed_at + SLOT_PAUSE;
 		return;
-	}
 	limit = max_messages(batch);
 	if (limit == 0)
 		return;
@@ -265,7 +261,7 @@ run_batch(Batch *batch)
 			 clock_monotonic() > batch->claimed_at + BATCH_TOO_SLOW))
 			break;
 		outcome = job_attempt(batch);
-		if (outcome == JOB_CANCELED || outcome == JOB_NO_SLOT ||
+		if (outcome == JOB_CANCELED || outcome == JOB_NOT_RUN ||
 			batch->stopped != NULL)
 			break;
 	}
@@ -355,8 +351,9 @@ claim_batch(Batch *batch)
 
 	/*
 	 * Nothing was claimed although the queue is flagged as ready, say because
-	 * other transactions have locked its messages.  We leave it alone for a
-	 * moment, or the runner would claim again and again without a pause.
+	 * all slots are taken, or other transactions have locked its messages. We
+	 * leave it alone for a moment, or the runner would claim again and again
+	 * without a pause.
 	 */
 	else if (batch->result.n == 0 && batch->stopped == NULL &&
 			 handler->not_before <= batch->claimed_at &&

@@ -234,6 +234,7 @@ handler_summaries(int *n, HandlerVersion *version)
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
 		HandlerForm *form = HANDLER_FORM(tuple);
+		HandlerSummary *summary;
 
 		if (*n == size)
 		{
@@ -241,10 +242,11 @@ handler_summaries(int *n, HandlerVersion *version)
 			summaries = repalloc_huge(summaries,
 									  size * sizeof(HandlerSummary));
 		}
-		summaries[*n].queue_id = form->queue_id;
-		summaries[*n].role = form->role;
-		summaries[*n].concurrency = form->concurrency;
-		summaries[(*n)++].knows_paused = false;
+		summary = &summaries[(*n)++];
+		memset(summary, 0, sizeof(HandlerSummary));
+		summary->queue_id = form->queue_id;
+		summary->role = form->role;
+		summary->concurrency = form->concurrency;
 	}
 	row_scan_end(&scan);
 	table_close(rel, AccessShareLock);

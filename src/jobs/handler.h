@@ -84,8 +84,12 @@ typedef struct HandlerSummary
 	int32		queue_id;
 	Oid			role;
 	int			concurrency;
-	bool		knows_paused;	/* the next field is valid */
-	bool		paused;			/* the queue is paused, or does not exist */
+
+	/* for worker_jobs.c; all zero when the handlers were read */
+	bool		paused;			/* the queue was paused, or did not exist */
+	uint32		problem;		/* hash of why it cannot run; 0 if it can */
+	int64		check_at;		/* check both again then; monotonic */
+	TimestampTz loaded_by;		/* the load of this row has ended */
 } HandlerSummary;
 
 /* When handlers were read: both counters increase with each change. */

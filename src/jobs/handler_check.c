@@ -17,7 +17,7 @@
  *	  Nothing is stored of a handler that cannot run.  Its jobs wait, and are
  *	  not counted as failed; it is checked again after a second, and so goes
  *	  on by itself when the reason is gone.  The worker, which starts no runner
- *	  for it, logs the reason (runner_dispatch.c), and job_list() shows it.
+ *	  for it, logs the reason (worker_jobs.c), and job_list() shows it.
  *
  *	  A restore loads handlers before what their jobs need.  So a handler whose
  *	  row was written with SQL (a trigger sets loaded_by) waits until the

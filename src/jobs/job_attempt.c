@@ -211,8 +211,8 @@ classify_attempt(const Batch *batch)
 	const ErrorData *error = batch->error;
 
 	if (error == NULL)
-		return batch->no_slot ? JOB_NO_SLOT :
-			batch->stopped != NULL ? JOB_STOPPED : JOB_DONE;
+		return batch->no_slot || batch->stopped != NULL ? JOB_NOT_RUN :
+			JOB_DONE;
 	if (batch->is_deleting && error->sqlerrcode == ERRCODE_CLAIM_NOT_LIVE)
 		return JOB_CLAIM_LOST;
 
@@ -264,11 +264,7 @@ tear_down_job(Batch *batch)
 					 handler_time_limit(batch->handler) + TERMINATE_MARGIN);
 	error = batch_execute(batch, run_teardown);
 	if (error != NULL)
-	{
-		/* We do not rely on what an aborted call has left in fn_extra. */
-		batch->functions.is_valid = false;
 		batch_log(batch, JOB_LOG_TEARDOWN, error);
-	}
 }
 
 /*
@@ -359,8 +355,7 @@ job_attempt(Batch *batch)
 	outcome = classify_attempt(batch);
 	switch (outcome)
 	{
-		case JOB_NO_SLOT:
-		case JOB_STOPPED:
+		case JOB_NOT_RUN:
 			/* The message was not attempted: run_batch() gives it back. */
 			return outcome;
 		case JOB_DONE:
@@ -369,8 +364,6 @@ job_attempt(Batch *batch)
 			break;
 		case JOB_FAILED:
 		case JOB_CANCELED:
-			/* We do not rely on what an aborted call has left in fn_extra. */
-			batch->functions.is_valid = false;
 			record_failure(batch);
 			tear_down_job(batch);
 
@@ -384,7 +377,6 @@ job_attempt(Batch *batch)
 				(void) end_claim_of_job(batch, retry_message, JOB_LOG_RETRY);
 			break;
 		case JOB_CLAIM_LOST:
-			batch->functions.is_valid = false;
 			tear_down_job(batch);
 			retry_after_lost_claim(batch);
 			break;

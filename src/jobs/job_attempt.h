@@ -17,8 +17,8 @@
  */
 typedef enum JobOutcome
 {
-	JOB_NO_SLOT,				/* 2: not run, no slot is free */
-	JOB_STOPPED,				/* 2: not run, the handler cannot run */
+	JOB_NOT_RUN,				/* 2: no slot is free, or the handler cannot
+								 * run */
 	JOB_DONE,					/* 3 */
 	JOB_FAILED,					/* 4 */
 	JOB_CANCELED,				/* 4: the session was canceled */

@@ -44,7 +44,7 @@
  *	  When the time limit of a function is up, the running statement is
  *	  canceled, as by statement_timeout.  A function may catch that error and go
  *	  on, so it is canceled again each second.  If that does not help either,
- *	  the worker terminates the process (runner_dispatch.c).  The limit covers
+ *	  the worker terminates the process (worker_jobs.c).  The limit covers
  *	  the deletion of the job's message too.
  *
  * src/jobs/job_transaction.c
@@ -181,7 +181,7 @@ job_transaction_clean_session(const JobTransaction *transaction)
 {
 	if (!transaction->is_clean)
 		return;
-	session_lock_release_user_locks();
+	LockReleaseAll(USER_LOCKMETHOD, true);
 	job_transaction_reset_seed();
 }
 
@@ -491,7 +491,7 @@ job_call_discard(void)
 {
 	DropAllPreparedStatements();
 	ResetSequenceCaches();
-	session_lock_release_user_locks();
+	LockReleaseAll(USER_LOCKMETHOD, true);
 	job_transaction_reset_seed();
 }
 

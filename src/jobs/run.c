@@ -39,9 +39,6 @@
 #define LOG_INTERVAL		(10 * USECS_PER_SEC)
 
 static bool run_find_orphan(Run *run);
-static void job_log_init(JobLog *log, int elevel);
-static void job_log(JobLog *log, JobLogEvent event, const char *queue_name,
-					int64 message_id, const ErrorData *error);
 static int	event_message(JobLogEvent event, const char *queue_name,
 						  int64 message_id, const char *text);
 
@@ -60,7 +57,8 @@ run_init(Run *run, bool is_session)
 												  "handlers",
 												  ALLOCSET_DEFAULT_SIZES);
 	job_transaction_init(&run->transaction, is_session);
-	job_log_init(&run->log, is_session ? WARNING : LOG);
+	run->log.elevel = is_session ? WARNING : LOG;
+	job_log_end_interval(&run->log);
 }
 
 /* Returns whether no other job may begin, because a limit is reached. */
@@ -126,6 +124,10 @@ batch_execute(Batch *batch, JobAction action)
 	ErrorData  *error = job_transaction_run(&run->transaction,
 											batch->handler, action, batch);
 
+	/* We do not rely on what an aborted call has left in fn_extra. */
+	if (error != NULL)
+		batch->functions.is_valid = false;
+
 	/* The abort has released the slot, which is a session-level lock. */
 	if (run->transaction.lost_locks)
 		run->slot.number = -1;
@@ -155,32 +157,7 @@ batch_limit_lock_wait(const Batch *batch, const char *timeout)
 		settings_set("lock_timeout", timeout, false);
 }
 
-/* Log a failure of the batch, or of its current job. */
-void
-batch_log(Batch *batch, JobLogEvent event, const ErrorData *error)
-{
-	int64		id = batch->result.n == 0 ? 0 :
-	batch_current_message(batch)->id;
-
-	/*
-	 * When the extension was dropped while jobs ran, nothing is left that
-	 * could be done about the failure.
-	 */
-	if (run_find_orphan(batch->run))
-		return;
-	job_log(&batch->run->log, event, batch->handler->name, id, error);
-}
-
 /* --- Logging failures --- */
-
-static void
-job_log_init(JobLog *log, int elevel)
-{
-	log->elevel = elevel;
-	log->interval_began = clock_monotonic();
-	log->logged = 0;
-	log->suppressed = 0;
-}
 
 /* Used within ereport(), like errmsg() */
 static int
@@ -216,11 +193,20 @@ event_message(JobLogEvent event, const char *queue_name, int64 message_id,
 	return 0;
 }
 
-/* Log a failure.  message_id is only used by events that concern one job. */
-static void
-job_log(JobLog *log, JobLogEvent event, const char *queue_name,
-		int64 message_id, const ErrorData *error)
+/* Log a failure of the batch, or of its current job. */
+void
+batch_log(Batch *batch, JobLogEvent event, const ErrorData *error)
 {
+	JobLog	   *log = &batch->run->log;
+	int64		id = batch->result.n == 0 ? 0 :
+	batch_current_message(batch)->id;
+
+	/*
+	 * When the extension was dropped while jobs ran, nothing is left that
+	 * could be done about the failure.
+	 */
+	if (run_find_orphan(batch->run))
+		return;
 	if (clock_monotonic() >= log->interval_began + LOG_INTERVAL)
 		job_log_end_interval(log);
 	if (log->logged >= LOG_MAX)
@@ -233,7 +219,7 @@ job_log(JobLog *log, JobLogEvent event, const char *queue_name,
 	/* errcontext() is two expressions, so it cannot stand behind the colon. */
 	ereport(log->elevel,
 			(errcode(error->sqlerrcode),
-			 event_message(event, queue_name, message_id,
+			 event_message(event, batch->handler->name, id,
 						   arg_clip(error->message, LOG_LENGTH)),
 			 error->detail ?
 			 errdetail_internal("%s", arg_clip(error->detail, LOG_LENGTH)) : 0,
@@ -253,5 +239,7 @@ job_log_end_interval(JobLog *log)
 				 errdetail("At most %d are logged in %d seconds.", LOG_MAX,
 						   (int) (LOG_INTERVAL / USECS_PER_SEC)),
 				 errhint("job_stats shows the last error of a queue, and queue_dead_letters that of each dead letter.")));
-	job_log_init(log, log->elevel);
+	log->interval_began = clock_monotonic();
+	log->logged = 0;
+	log->suppressed = 0;
 }

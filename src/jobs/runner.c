@@ -4,7 +4,7 @@
  *	  The background processes that run jobs.
  *
  * NOTES
- *	  A runner is started by its database's worker (runner_dispatch.c) for one
+ *	  A runner is started by its database's worker (worker_jobs.c) for one
  *	  role, and runs that role's handlers for its whole life: its session
  *	  belongs to the role, so that nothing in the memory of the process ever
  *	  meets another one.  It goes round the role's queues, runs jobs of each

@@ -12,7 +12,7 @@
  *
  *	  A runner publishes in its entry whether it is idle, what it has claimed
  *	  and which message it works on.  The worker reads that to call or start
- *	  runners and to look after their claims (runner_dispatch.c).
+ *	  runners and to look after their claims (worker_jobs.c).
  *
  *	  A runner that ends with a claim leaves its entry behind as RUNNER_GONE,
  *	  until the worker has released the claim.  A crash of the server loses the
@@ -54,7 +54,7 @@ RunnerPool *runner_pool = NULL;
 /* The entry of this process, or NULL if it has none */
 static Runner *my_runner = NULL;
 
-/* The pool's count when this process began to claim */
+/* The pool's count when this process last began to claim */
 static uint32 ncancels_seen;
 
 static void init_runner_pool(void *area);
@@ -385,10 +385,7 @@ pool_is_surplus(void)
 	return result;
 }
 
-/*
- * To be called before a claim is made.  What is canceled between its commit
- * and pool_set_claim() does not find it in the pool.
- */
+/* To be called before a claim is made; see pool_has_canceled(). */
 void
 pool_begin_claim(void)
 {
@@ -416,8 +413,6 @@ pool_set_claim(int32 queue_id, const ClaimId *claim, int ttl, bool is_batch,
 	my_runner->claim = *claim;
 	my_runner->ttl = ttl;
 	my_runner->renew_at = renew_at;
-	my_runner->has_canceled =
-		pg_atomic_read_u32(&runner_pool->ncancels) != ncancels_seen;
 	had_more = my_runner->has_more;
 	my_runner->has_more = has_more;
 	LWLockRelease(&runner_pool->lock);
@@ -495,17 +490,12 @@ pool_cancel_message(int32 queue_id, int64 id)
 	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
 	{
 		if (runner->state != RUNNER_BUSY || runner->pid == 0 ||
-			runner->database != MyDatabaseId || runner->queue_id != queue_id)
+			runner->database != MyDatabaseId ||
+			runner->queue_id != queue_id || runner->message_id != id ||
+			!runner->can_cancel)
 			continue;
-
-		/* If the message is one of its claim, it looks before it runs that. */
-		if (runner->message_id != id)
-			runner->has_canceled = true;
-		else if (runner->can_cancel)
-		{
-			runner->was_canceled = true;
-			kill(runner->pid, SIGINT);
-		}
+		runner->was_canceled = true;
+		kill(runner->pid, SIGINT);
 	}
 	LWLockRelease(&runner_pool->lock);
 }
@@ -517,11 +507,15 @@ pool_was_canceled(void)
 	return my_runner != NULL && my_runner->was_canceled;
 }
 
-/* Returns whether any message of the claim may be canceled. */
+/*
+ * Returns whether any message was canceled, perhaps one of the claim, since
+ * before that was made.
+ */
 bool
 pool_has_canceled(void)
 {
-	return my_runner != NULL && my_runner->has_canceled;
+	return my_runner != NULL &&
+		pg_atomic_read_u32(&runner_pool->ncancels) != ncancels_seen;
 }
 
 /*

@@ -32,8 +32,8 @@ typedef enum RunnerState
  * A runner: a background process, or a session in job_run.
  *
  * The lock of the pool protects all fields.  Without it a runner may read
- * those of its own entry that only it changes, must_leave, has_to_share,
- * was_canceled and has_canceled.
+ * those of its own entry that only it changes, must_leave, has_to_share and
+ * was_canceled.
  */
 typedef struct Runner
 {
@@ -48,7 +48,7 @@ typedef struct Runner
 	int			pid;			/* 0 if it has not started yet, or has ended */
 	int			proc;			/* its number in ProcGlobal->allProcs */
 	bool		is_spare;		/* it is not counted by queue.runners and
-								 * queue.max_runners, see runner_dispatch.c */
+								 * queue.max_runners, see worker_jobs.c */
 
 	/* requests to end between two jobs */
 	bool		must_leave;
@@ -64,8 +64,6 @@ typedef struct Runner
 	int64		message_id;		/* of the job that it runs; 0 if none yet */
 	bool		can_cancel;		/* its handler may still run */
 	bool		was_canceled;	/* the message was canceled, and a signal sent */
-	bool		has_canceled;	/* another message of the claim may be
-								 * canceled */
 	TimestampTz job_since;		/* it runs since then */
 	int64		done;			/* what its handler has reported last, of */
 	int64		total;			/* so many; negative if it has not */
@@ -83,9 +81,6 @@ typedef struct RunnerPool
 	int			share;			/* roles that have more runners have to share */
 	Runner		runners[RUNNERS_MAX];
 } RunnerPool;
-
-/* The time in which a process that was registered has to start */
-#define START_TIME			(10 * USECS_PER_SEC)
 
 /* How often a worker looks whether there is room for the role that waits */
 #define ROOM_INTERVAL		USECS_PER_SEC
@@ -130,7 +125,7 @@ extern void pool_vacate(Oid database, bool terminate);
 extern void pool_cancel_message(int32 queue_id, int64 id);
 extern Runner *pool_list(int *n, bool only_jobs);
 
-/* for runner_dispatch.c; the lock is held */
+/* for worker_jobs.c; the lock is held */
 extern bool pool_is_full(const Runner *end, bool *is_local);
 extern int	pool_count_of_role(Oid database, Oid role);
 extern bool pool_is_beyond_share(const Runner *runner);

@@ -282,7 +282,7 @@ lane_make(AvailabilityMap *map, LaneId lane, bool reserve)
 	}
 	LWLockRelease(&shared->lock);
 	if (entry == NULL)
-		database_found_no_room();
+		database_set_flag(database_mine(), DATABASE_NO_ROOM);
 	return entry;
 }
 

@@ -450,7 +450,7 @@ make_map(const MapKey *key, PlaceChoice choice)
 		ereport(DEBUG1,
 				(errmsg_internal("no room for an availability map of queue number %d",
 								 key->queue_id)));
-		database_found_no_room();
+		database_set_flag(database_mine(), DATABASE_NO_ROOM);
 	}
 	return is_there || map != NULL;
 }

@@ -443,13 +443,14 @@ turn_ring(int ring, TimestampTz *again)
 }
 
 /*
- * Turn one ring; the caller commits.  Returns false if there is nothing to do
- * before *again.
+ * A step of the worker: turn one ring.  Returns false if there is nothing to do
+ * before the time *arg, which this sets.
  */
 bool
-finished_ring_step(TimestampTz *again)
+finished_ring_step(void *arg)
 {
 	static int	last_ring = 0;
+	TimestampTz *again = arg;
 
 	*again = DT_NOEND;
 	if (remembered != catalog_queue_oid())

@@ -12,6 +12,6 @@
 
 #include "datatype/timestamp.h"
 
-extern bool finished_ring_step(TimestampTz *again);
+extern bool finished_ring_step(void *arg);
 
 #endif							/* QUEUE_FINISHED_RING_H */

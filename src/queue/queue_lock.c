@@ -342,7 +342,7 @@ queue_lock_acquire_slot(int32 queue_id, int nslots)
 				 * This session runs a handler that calls job_run, so the slot
 				 * is taken.
 				 */
-				session_lock_release(&tag, ExclusiveLock);
+				LockRelease(&tag, ExclusiveLock, true);
 				break;
 		}
 	}
@@ -360,5 +360,5 @@ queue_lock_release_slot(Oid queue_table, int32 queue_id, int slot)
 
 	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, queue_table, (uint32) queue_id,
 					   LOCK_SLOT + slot);
-	session_lock_release(&tag, ExclusiveLock);
+	LockRelease(&tag, ExclusiveLock, true);
 }

@@ -47,9 +47,8 @@
  *	  it in BATCH_UNKNOWN, or with a witness that it has finished.
  *
  *	  If there is no room for a slot, the worker goes over all batches
- *	  (batch_state_probe_all), as it does when it starts.  So it does, after a
- *	  pause, if a batch in BATCH_UNKNOWN has lost its slot: what was in the way
- *	  may report nothing.
+ *	  (batch_state_probe_all), as it does when it starts.  So it does if a batch
+ *	  in BATCH_UNKNOWN has lost its slot: what was in the way may report nothing.
  *
  *	  test/model/batches.pml models this.
  *
@@ -179,7 +178,7 @@ find_slot(int64 batch, bool make)
 	if (!make || new == NULL)
 		return NULL;
 	if (new->state == BATCH_UNKNOWN)
-		pg_atomic_write_u32(&database_mine()->batches_displaced, 1);
+		batch_state_probe_all();
 	memset(new, 0, sizeof(BatchSlot));
 	new->database = MyDatabaseId;
 	new->batch = batch;
@@ -274,35 +273,6 @@ batch_state_probe_all(void)
 
 /* --- For the worker --- */
 
-/* Returns whether a batch is to be probed. */
-bool
-batch_state_is_pending(void)
-{
-	DatabaseState *state = database_mine();
-
-	/* Without the lock: a caller looks again before it sleeps. */
-	return state != NULL && state->batches != 0;
-}
-
-/* Returns a number that changes with batch_state_probe_all(). */
-uint64
-batch_state_generation(void)
-{
-	DatabaseState *state = database_mine();
-
-	return state == NULL ? 0 : pg_atomic_read_u64(&state->batches_lost);
-}
-
-/* Returns whether a batch in BATCH_UNKNOWN has lost its slot since. */
-bool
-batch_state_take_displaced(void)
-{
-	DatabaseState *state = database_mine();
-
-	return state != NULL &&
-		pg_atomic_exchange_u32(&state->batches_displaced, 0) != 0;
-}
-
 /* Take a batch that is to be probed.  Returns 0 if there is none. */
 int64
 batch_state_take(BatchProgress *progress)
@@ -328,14 +298,11 @@ batch_state_take(BatchProgress *progress)
 
 /*
  * Take a batch that is to be probed again after a pause, if it is time for
- * one: that which could not be probed for the shortest time, so that it does
- * not wait for many others.  Returns 0 if there is none.  *next is set to when
- * there is another one.
+ * one.  Returns 0 if there is none.  *next is set to when there is another one.
  */
 int64
 batch_state_take_overdue(int64 now, BatchProgress *progress, int64 *next)
 {
-	BatchSlot  *found = NULL;
 	int64		batch = 0;
 
 	*next = PG_INT64_MAX;
@@ -346,20 +313,13 @@ batch_state_take_overdue(int64 now, BatchProgress *progress, int64 *next)
 
 		if (slot->state != BATCH_UNKNOWN || slot->database != MyDatabaseId)
 			continue;
-		if (slot->retry_at > now ||
-			(found != NULL && slot->unknown_since <= found->unknown_since))
+		if (slot->retry_at > now || batch != 0)
 			*next = Min(*next, slot->retry_at);
 		else
 		{
-			if (found != NULL)
-				*next = Min(*next, found->retry_at);
-			found = slot;
+			batch = slot->batch;
+			*progress = slot->progress;
 		}
-	}
-	if (found != NULL)
-	{
-		batch = found->batch;
-		*progress = found->progress;
 	}
 	LWLockRelease(&shared->lock);
 	return batch;
@@ -420,16 +380,14 @@ batch_state_set(int64 batch, BatchState state, bool goes_on,
 			slot->state = state;
 	}
 	LWLockRelease(&shared->lock);
-
-	/* There was no room for it. */
 	if (retry_at != PG_INT64_MAX)
 		ereport(DEBUG2,
 				(errmsg_internal("batch %lld is probed again after %lld ms",
 								 (long long) batch,
 								 (long long) (retry_at - now) / 1000)));
-	if (slot == NULL && state == BATCH_MAY_END)
+
+	/* There was no room for it. */
+	if (slot == NULL && (state == BATCH_MAY_END || state == BATCH_UNKNOWN))
 		batch_state_probe_all();
-	else if (slot == NULL && state == BATCH_UNKNOWN)
-		pg_atomic_write_u32(&database_mine()->batches_displaced, 1);
 	return retry_at;
 }

@@ -41,12 +41,9 @@ extern void batch_state_report(int64 batch, int64 first, int64 last);
 extern void batch_state_probe_all(void);
 
 /* For the worker */
-extern bool batch_state_is_pending(void);
 extern int64 batch_state_take(BatchProgress *progress);
 extern int64 batch_state_take_overdue(int64 now, BatchProgress *progress,
 									  int64 *next);
-extern uint64 batch_state_generation(void);
-extern bool batch_state_take_displaced(void);
 extern void batch_state_add(int64 batch, BatchProgress *progress);
 extern int64 batch_state_set(int64 batch, BatchState state, bool goes_on,
 							 const BatchProgress *progress);

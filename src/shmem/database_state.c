@@ -49,18 +49,7 @@
 #define VACATE_TIME		(10 * USECS_PER_SEC)	/* no worker for so long */
 #define LAUNCHER_START	(10 * USECS_PER_SEC)	/* time for it to appear */
 
-/* What is shared, for all databases */
-typedef struct SharedDatabases
-{
-	LWLock		lock;			/* see DatabaseState */
-	pg_atomic_uint32 launcher;	/* its number in allProcs, plus 1, or 0 */
-	pg_atomic_uint32 are_new;	/* the launcher has to look for new ones */
-	pg_atomic_uint64 launcher_asked_at; /* when one was registered last, by
-										 * the monotonic clock, or 0 */
-	DatabaseState states[DATABASES_MAX];
-} SharedDatabases;
-
-static SharedDatabases *shared = NULL;
+SharedDatabases *databases = NULL;
 
 /* Registers a launcher; NULL if the postmaster starts one itself */
 static void (*register_launcher) (void) = NULL;
@@ -75,7 +64,6 @@ static int	changes = 0;
 static uint64 counts[WORKER_COUNTERS];
 
 static void init_databases(void *area);
-static void set_latch_of(pg_atomic_uint32 *proc);
 static void start_launcher(void);
 static void lower_time(pg_atomic_uint64 *time, TimestampTz due);
 static void wake_worker_of(DatabaseState *state, TimestampTz due,
@@ -112,13 +100,10 @@ init_databases(void *area)
 		pg_atomic_init_u64(&state->next_due, 0);
 		pg_atomic_init_u64(&state->maps_missing, 1);
 		pg_atomic_init_u64(&state->maps_restored, 0);
-		pg_atomic_init_u32(&state->no_room, 0);
 		pg_atomic_init_u64(&state->full_visit_at, 0);
-		pg_atomic_init_u32(&state->prepared, 0);
-		pg_atomic_init_u32(&state->history_written, 0);
+		pg_atomic_init_u32(&state->flags, 0);
 		pg_atomic_init_u32(&state->history_tables, 0);
 		pg_atomic_init_u64(&state->batches_lost, 0);
-		pg_atomic_init_u32(&state->batches_displaced, 0);
 		for (int j = 0; j < WORKER_COUNTERS; j++)
 			pg_atomic_init_u64(&state->counters[j], 0);
 		depth_state_init(&state->depths);
@@ -130,7 +115,7 @@ init_databases(void *area)
 void
 database_init(void)
 {
-	shmem_add_area(&shared, sizeof(SharedDatabases), LOCK_DATABASES,
+	shmem_add_area(&databases, sizeof(SharedDatabases), LOCK_DATABASES,
 				   init_databases, NULL);
 }
 
@@ -144,33 +129,6 @@ database_register_callbacks(void)
 	xact_register(&callbacks);
 }
 
-LWLock *
-database_lock(void)
-{
-	return &shared->lock;
-}
-
-/* Returns all entries of the array. */
-DatabaseState *
-database_states(void)
-{
-	return shared->states;
-}
-
-/* Returns the launcher's number in allProcs, plus 1; 0 if there is none. */
-pg_atomic_uint32 *
-database_launcher(void)
-{
-	return &shared->launcher;
-}
-
-/* Returns the flag that the launcher has to look for new databases. */
-pg_atomic_uint32 *
-database_are_new(void)
-{
-	return &shared->are_new;
-}
-
 /* --- Entries of the array --- */
 
 /*
@@ -181,8 +139,8 @@ DatabaseState *
 database_of(Oid database)
 {
 	for (int i = 0; i < DATABASES_MAX; i++)
-		if (shared->states[i].database == database)
-			return &shared->states[i];
+		if (databases->states[i].database == database)
+			return &databases->states[i];
 	return NULL;
 }
 
@@ -197,14 +155,14 @@ database_find(Oid database, bool make)
 	DatabaseState *state = database_of(database);
 	DatabaseState *unused;
 
-	Assert(LWLockHeldByMe(&shared->lock));
+	Assert(LWLockHeldByMe(&databases->lock));
 	if (state != NULL || !make)
 		return state;
 	unused = database_of(InvalidOid);
 	if (unused == NULL)
 		return NULL;
 
-	Assert(LWLockHeldByMeInMode(&shared->lock, LW_EXCLUSIVE));
+	Assert(LWLockHeldByMeInMode(&databases->lock, LW_EXCLUSIVE));
 	unused->database = database;
 	unused->state = WORKER_NONE;
 	unused->pid = 0;
@@ -220,12 +178,10 @@ database_find(Oid database, bool make)
 
 	/* So that it differs from maps_restored: no queue may have a map. */
 	pg_atomic_fetch_add_u64(&unused->maps_missing, 1);
-	pg_atomic_write_u32(&unused->no_room, 0);
 	pg_atomic_write_u64(&unused->full_visit_at, (uint64) DT_NOBEGIN);
 	for (int i = 0; i < WORKER_COUNTERS; i++)
 		pg_atomic_write_u64(&unused->counters[i], 0);
-	pg_atomic_write_u32(&unused->prepared, 0);
-	pg_atomic_write_u32(&unused->history_written, 0);
+	pg_atomic_write_u32(&unused->flags, 0);
 	pg_atomic_write_u32(&unused->history_tables, 0);
 	unused->batches = 0;
 	depth_state_reset(&unused->depths);
@@ -252,14 +208,14 @@ DatabaseState *
 database_list(int *n)
 {
 	DatabaseState *list = palloc(DATABASES_MAX * sizeof(DatabaseState));
-	const DatabaseState *states = shared->states;
+	const DatabaseState *states = databases->states;
 
 	*n = 0;
-	shmem_lock(&shared->lock, LW_SHARED);
+	shmem_lock(&databases->lock, LW_SHARED);
 	for (int i = 0; i < DATABASES_MAX; i++)
 		if (OidIsValid(states[i].database) && states[i].state != WORKER_NONE)
 			list[(*n)++] = states[i];
-	LWLockRelease(&shared->lock);
+	LWLockRelease(&databases->lock);
 	return list;
 }
 
@@ -269,14 +225,14 @@ database_announce(void)
 {
 	bool		wanted = false;
 
-	shmem_lock(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&databases->lock, LW_EXCLUSIVE);
 	mine = database_find(MyDatabaseId, true);
 	if (mine != NULL && mine->state == WORKER_NONE)
 	{
 		mine->state = WORKER_WANTED;
 		wanted = true;
 	}
-	LWLockRelease(&shared->lock);
+	LWLockRelease(&databases->lock);
 	if (wanted)
 		database_wake_launcher();
 }
@@ -310,21 +266,22 @@ database_vacate(Oid database)
 {
 	DatabaseState *state;
 
-	shmem_lock(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&databases->lock, LW_EXCLUSIVE);
 	state = database_find(database, false);
 	if (state != NULL)
 	{
 		state->leave = state->pid != 0;
 		state->start_at = clock_monotonic() + VACATE_TIME;
-		set_latch_of(&state->proc);
+		database_set_latch(&state->proc);
 	}
-	LWLockRelease(&shared->lock);
+	LWLockRelease(&databases->lock);
 }
 
 /* --- Waking the worker and the launcher --- */
 
-static void
-set_latch_of(pg_atomic_uint32 *proc)
+/* Set the latch of a worker or the launcher: DatabaseState.proc, say. */
+void
+database_set_latch(pg_atomic_uint32 *proc)
 {
 	uint32		number = pg_atomic_read_u32(proc);
 
@@ -364,7 +321,7 @@ wake_worker_of(DatabaseState *state, TimestampTz due, bool arrivals)
 		if (pg_atomic_compare_exchange_u64(&state->sleeps_until, &until,
 										   (uint64) DT_NOBEGIN))
 		{
-			set_latch_of(&state->proc);
+			database_set_latch(&state->proc);
 			break;
 		}
 }
@@ -397,31 +354,25 @@ database_map_missing(DatabaseState *state, TimestampTz due)
 	wake_worker_of(state, due, false);
 }
 
-/* A queue or a group of this session's database has found no room. */
-void
-database_found_no_room(void)
-{
-	if (database_mine() != NULL && pg_atomic_read_u32(&mine->no_room) == 0)
-		pg_atomic_write_u32(&mine->no_room, 1);
-}
-
 /*
- * A transaction of a database is prepared, and its changes are not in the list
- * of these (prepared.c).  Does nothing if the database has no entry: its maps
- * know nothing then.
+ * Set a flag.  Does nothing if the database has no entry: nothing that is
+ * known of it in shared memory could be wrong then.
  */
 void
-database_record_prepared(DatabaseState *state)
+database_set_flag(DatabaseState *state, DatabaseFlag flag)
 {
-	if (state != NULL)
-		pg_atomic_write_u32(&state->prepared, 1);
+	/* Mostly it is set, and to read is cheaper. */
+	if (state != NULL && (pg_atomic_read_u32(&state->flags) & flag) == 0)
+		pg_atomic_fetch_or_u32(&state->flags, flag);
 }
 
-/* Returns whether that was called since the last call of this. */
+/* Returns whether a flag of this session's database was set; clears it. */
 bool
-database_take_prepared(void)
+database_take_flag(DatabaseFlag flag)
 {
-	return pg_atomic_exchange_u32(&mine->prepared, 0) != 0;
+	return database_mine() != NULL &&
+		(pg_atomic_read_u32(&mine->flags) & flag) != 0 &&
+		(pg_atomic_fetch_and_u32(&mine->flags, ~flag) & flag) != 0;
 }
 
 /*
@@ -437,21 +388,16 @@ database_history_written(int table)
 		return;
 	if ((pg_atomic_read_u32(&mine->history_tables) & bit) == 0)
 		pg_atomic_fetch_or_u32(&mine->history_tables, bit);
-	if (pg_atomic_read_u32(&mine->history_written) != 0)
+	if ((pg_atomic_read_u32(&mine->flags) & DATABASE_HISTORY) != 0)
 		return;
-	pg_atomic_write_u32(&mine->history_written, 1);
+	database_set_flag(mine, DATABASE_HISTORY);
 	database_wake(GetCurrentTimestamp() + HISTORY_PAUSE, false);
 }
 
-/* Returns whether that was called since the last call of this. */
-bool
-database_take_history_written(void)
-{
-	return database_mine() != NULL &&
-		pg_atomic_exchange_u32(&mine->history_written, 0) != 0;
-}
-
-/* The same for one table, which the caller has locked against writers */
+/*
+ * Returns whether rows may have been written into this table since the last
+ * call of this.  The caller has locked it against writers.
+ */
 bool
 database_take_history_table(int table)
 {
@@ -467,11 +413,11 @@ database_wake_worker(void)
 {
 	DatabaseState *state;
 
-	shmem_lock(&shared->lock, LW_EXCLUSIVE);
+	shmem_lock(&databases->lock, LW_EXCLUSIVE);
 	state = database_find(MyDatabaseId, false);
 	if (state != NULL)
-		set_latch_of(&state->proc);
-	LWLockRelease(&shared->lock);
+		database_set_latch(&state->proc);
+	LWLockRelease(&databases->lock);
 }
 
 /* Without preloading: start the launcher if there is none. */
@@ -482,9 +428,9 @@ start_launcher(void)
 	int64		now;
 
 	if (register_launcher == NULL ||
-		pg_atomic_read_u32(&shared->launcher) != 0)
+		pg_atomic_read_u32(&databases->launcher) != 0)
 		return;
-	asked_at = pg_atomic_read_u64(&shared->launcher_asked_at);
+	asked_at = pg_atomic_read_u64(&databases->launcher_asked_at);
 	now = clock_monotonic();
 
 	/*
@@ -492,7 +438,7 @@ start_launcher(void)
 	 * could not be started, and another session tries again.
 	 */
 	if ((asked_at == 0 || now - (int64) asked_at > LAUNCHER_START) &&
-		pg_atomic_compare_exchange_u64(&shared->launcher_asked_at, &asked_at,
+		pg_atomic_compare_exchange_u64(&databases->launcher_asked_at, &asked_at,
 									   (uint64) now))
 		register_launcher();
 }
@@ -501,7 +447,7 @@ start_launcher(void)
 void
 database_wake_launcher(void)
 {
-	set_latch_of(&shared->launcher);
+	database_set_latch(&databases->launcher);
 	start_launcher();
 }
 
@@ -519,14 +465,6 @@ database_start_launcher_by(void (*function) (void))
 		database_record_change(CHANGE_EXTENSION_CREATED);
 	else
 		start_launcher();
-}
-
-/* Set the latch of a database's worker.  The caller holds the lock. */
-void
-database_set_latch(DatabaseState *state)
-{
-	Assert(LWLockHeldByMe(&shared->lock));
-	set_latch_of(&state->proc);
 }
 
 /* --- What a transaction has done --- */
@@ -580,9 +518,9 @@ database_end(XactEvent event)
 		 */
 		if (mine != NULL)
 		{
-			shmem_lock(&shared->lock, LW_EXCLUSIVE);
+			shmem_lock(&databases->lock, LW_EXCLUSIVE);
 			pg_atomic_fetch_add_u32(&mine->creations, 1);
-			LWLockRelease(&shared->lock);
+			LWLockRelease(&databases->lock);
 
 			/* That worker may have ended before we counted. */
 			database_announce();
@@ -590,7 +528,7 @@ database_end(XactEvent event)
 	}
 	if (what & CHANGE_DATABASE_CREATED)
 	{
-		pg_atomic_write_u32(&shared->are_new, 1);
+		pg_atomic_write_u32(&databases->are_new, 1);
 		database_wake_launcher();
 	}
 	if (what & CHANGE_EXTENSION_DROPPED)

@@ -56,9 +56,18 @@ typedef enum DatabaseChange
 	CHANGE_HANDLERS = 1 << 3	/* handlers, or which queues are paused */
 } DatabaseChange;
 
+/* What has happened since the worker has looked for it */
+typedef enum DatabaseFlag
+{
+	DATABASE_NO_ROOM = 1 << 0,	/* a queue or a group has found no room */
+	DATABASE_PREPARED = 1 << 1, /* a transaction was prepared, and its changes
+								 * are not in the list of these (prepared.c) */
+	DATABASE_HISTORY = 1 << 2	/* a row of the history was written */
+} DatabaseFlag;
+
 /*
  * A database in which the extension is, or was, in use.  The lock of the
- * array (database_lock) protects what is not atomic; "database" may also
+ * array protects what is not atomic; "database" may also
  * be read without it.
  */
 typedef struct DatabaseState
@@ -86,36 +95,37 @@ typedef struct DatabaseState
 									 * messages was found to have no map */
 	pg_atomic_uint64 maps_restored; /* maps_missing when the worker last began
 									 * to give each such queue a map */
-	pg_atomic_uint32 no_room;	/* 1: a queue or a group has found no room
-								 * since the worker has logged that */
 	pg_atomic_uint64 full_visit_at; /* when the worker has to visit all
 									 * queues, for those without a map */
 	int			batches;		/* the first and the last slot in the list of */
 	int			last_batch;		/* batches to be probed; protected by the lock
 								 * of batch_state.c */
-	pg_atomic_uint32 prepared;	/* 1: a transaction was prepared whose changes
-								 * the worker does not know */
-	pg_atomic_uint32 history_written;	/* 1: since the worker has looked */
+	pg_atomic_uint32 flags;		/* a bit for each DatabaseFlag */
 	pg_atomic_uint32 history_tables;	/* a bit for each table that was
 										 * written since the worker has begun
 										 * to read it */
 	pg_atomic_uint64 batches_lost;	/* how often all batches had to be probed */
-	pg_atomic_uint32 batches_displaced; /* 1: a batch that is to be probed
-										 * after a pause has lost its slot */
 	pg_atomic_uint64 counters[WORKER_COUNTERS];
 	DepthState	depths;			/* see there */
 	RingState	ring;			/* see there */
 } DatabaseState;
 
+/* What is shared, for all databases */
+typedef struct SharedDatabases
+{
+	LWLock		lock;			/* see DatabaseState */
+	pg_atomic_uint32 launcher;	/* its number in allProcs, plus 1, or 0 */
+	pg_atomic_uint32 are_new;	/* the launcher has to look for new ones */
+	pg_atomic_uint64 launcher_asked_at; /* when one was registered last, by
+										 * the monotonic clock, or 0 */
+	DatabaseState states[DATABASES_MAX];
+} SharedDatabases;
+
+extern SharedDatabases *databases;
+
 /* Set-up */
 extern void database_init(void);
 extern void database_register_callbacks(void);
-
-/* What is shared */
-extern LWLock *database_lock(void);
-extern DatabaseState *database_states(void);
-extern pg_atomic_uint32 *database_launcher(void);
-extern pg_atomic_uint32 *database_are_new(void);
 
 /* Entries of the array */
 extern DatabaseState *database_of(Oid database);
@@ -131,14 +141,12 @@ extern void database_wake(TimestampTz due, bool arrivals);
 extern void database_wake_worker(void);
 extern void database_wake_launcher(void);
 extern void database_start_launcher_by(void (*function) (void));
-extern void database_record_prepared(DatabaseState *state);
-extern bool database_take_prepared(void);
+extern void database_set_flag(DatabaseState *state, DatabaseFlag flag);
+extern bool database_take_flag(DatabaseFlag flag);
 extern void database_history_written(int table);
-extern bool database_take_history_written(void);
 extern bool database_take_history_table(int table);
-extern void database_set_latch(DatabaseState *state);
+extern void database_set_latch(pg_atomic_uint32 *proc);
 extern void database_map_missing(DatabaseState *state, TimestampTz due);
-extern void database_found_no_room(void);
 extern void database_vacate(Oid database);
 
 /* What a transaction has done, effective when it commits */

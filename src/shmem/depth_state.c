@@ -124,8 +124,7 @@ my_depth_state(void)
 {
 	DatabaseState *database = database_mine();
 
-	return database == NULL || database->database != MyDatabaseId ? NULL :
-		&database->depths;
+	return database == NULL ? NULL : &database->depths;
 }
 
 /* --- Whether the depths are known --- */

@@ -128,7 +128,7 @@ segment_state_own(void)
 	for (int i = 0; i < ALL_SEGMENTS; i++)
 		has_rows[i] = message_table_has_pages(i);
 
-	shmem_lock(database_lock(), LW_EXCLUSIVE);
+	shmem_lock(&databases->lock, LW_EXCLUSIVE);
 
 	/* By now the entry may be another database's, or the state ours. */
 	if (mine->database == MyDatabaseId)
@@ -149,7 +149,7 @@ segment_state_own(void)
 		pg_write_barrier();
 		pg_atomic_write_u32(&ring->extension, catalog_queue_oid());
 	}
-	LWLockRelease(database_lock());
+	LWLockRelease(&databases->lock);
 	return ring;
 }
 

@@ -38,7 +38,6 @@
 #include "map/availability_view.h"
 #include "queue/queue_table.h"
 #include "shmem/depth_state.h"
-#include "stats/counters.h"
 #include "stats/status.h"
 #include "storage/counts.h"
 #include "storage/message.h"
@@ -122,49 +121,25 @@ find_oldest_messages(QueueStatus *list, int n)
 }
 
 /*
- * Returns the state of all queues, by id.  The depths and the oldest message
- * are not known if *known is set to false.
+ * Returns the depths and the oldest message of these queues, unless *known is
+ * set to false; with "dead" also the depths of their dead letter queues, after
+ * them all, which are zeros for those without one.
  */
 QueueStatus *
-status_read(int *n, bool *known)
+status_read(const QueueEntry *queues, int n, bool dead, bool *known)
 {
-	QueueEntry *queues = queue_all(NULL, NULL, n);
-	QueueStatus *list = palloc_extended(Max(*n, 1) * sizeof(QueueStatus),
-										MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-
-	for (int i = 0; i < *n; i++)
-	{
-		CounterRow	counters;
-
-		list[i].queue_id = queues[i].id;
-		list[i].oldest_free = DT_NOEND;
-		counters_read(list[i].queue_id, &counters);
-		memcpy(list[i].n, counters.n, sizeof(counters.n));
-	}
-	*known = read_known_depths(list, *n);
-	if (*known)
-		find_oldest_messages(list, *n);
-	return list;
-}
-
-/*
- * Returns what is counted of these queues, and after them, of their dead
- * letter queues: the depths and the oldest message, unless *known is set to
- * false.  For those without a dead letter queue it returns zeros.
- */
-QueueStatus *
-status_of_queues(const QueueEntry *queues, int n, bool *known)
-{
-	QueueStatus *list = palloc_extended(Max(2 * n, 1) * sizeof(QueueStatus),
+	int			nlist = dead ? 2 * n : n;
+	QueueStatus *list = palloc_extended(Max(nlist, 1) * sizeof(QueueStatus),
 										MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 
 	for (int i = 0; i < n; i++)
 	{
 		list[i].queue_id = queues[i].id;
 		list[i].oldest_free = DT_NOEND;
-		list[n + i].queue_id = queues[i].dead_id;
+		if (dead)
+			list[n + i].queue_id = queues[i].dead_id;
 	}
-	*known = read_known_depths(list, 2 * n);
+	*known = read_known_depths(list, nlist);
 	if (*known)
 		find_oldest_messages(list, n);
 	return list;

@@ -16,18 +16,16 @@
 #include "map/availability.h"
 #include "queue/queue_table.h"
 
-/* What is counted of a queue */
+/* The depths of a queue */
 typedef struct QueueStatus
 {
 	int32		queue_id;
 	int64		depths[DEPTHS];
 	TimestampTz oldest_free;	/* when the oldest free one was pushed, or
 								 * DT_NOEND if there is none */
-	int64		n[JOB_COUNTERS];
 } QueueStatus;
 
-extern QueueStatus *status_read(int *n, bool *known);
-extern QueueStatus *status_of_queues(const QueueEntry *queues, int n,
-									 bool *known);
+extern QueueStatus *status_read(const QueueEntry *queues, int n, bool dead,
+								bool *known);
 
 #endif							/* QUEUE_STATUS_H */

@@ -120,7 +120,8 @@ make_room(void)
 		if (TransactionIdIsInProgress(item->xid))
 			shared->items[kept++] = *item;
 		else
-			database_record_prepared(database_of(item->database));
+			database_set_flag(database_of(item->database),
+							  DATABASE_PREPARED);
 	}
 	shared->n = kept;
 }
@@ -169,7 +170,7 @@ prepared_add(bool all)
 	if (!all || n > PREPARED_MAX - shared->n)
 	{
 		LWLockRelease(&shared->lock);
-		database_record_prepared(database_mine());
+		database_set_flag(database_mine(), DATABASE_PREPARED);
 		return;
 	}
 
@@ -381,9 +382,12 @@ forget_ended(void)
 	return result;
 }
 
-/* Return what prepared transactions have changed that have ended. */
-void
-prepared_return(void)
+/*
+ * A step of the worker: return what prepared transactions have changed that
+ * have ended.
+ */
+bool
+prepared_return(void *arg)
 {
 	static bool has_looked = false;
 	bool		forget = is_returning;	/* the last call has failed */
@@ -395,7 +399,7 @@ prepared_return(void)
 	 * The worker has just started; or there was no room for the items of a
 	 * transaction that was prepared since, which may have ended already.
 	 */
-	if (database_take_prepared())
+	if (database_take_flag(DATABASE_PREPARED))
 		forget = true;
 	if (forget || !has_looked)
 		find_unknown();
@@ -406,6 +410,7 @@ prepared_return(void)
 		batch_state_probe_all();
 	}
 	is_returning = false;
+	return false;
 }
 
 /*

@@ -23,7 +23,7 @@ extern void prepared_add_depths(const CountRecord *record);
 
 /* For the worker */
 extern bool prepared_is_idle(void);
-extern void prepared_return(void);
+extern bool prepared_return(void *arg);
 extern bool prepared_is_unknown(void);
 
 /* For claims */

@@ -598,12 +598,13 @@ visit_segment(int segment, RingState *state)
 }
 
 /*
- * Switch one ring, or attend to one segment; the caller commits.  Returns
- * false if there is nothing to do before *again.
+ * A step of the worker: switch one ring, or attend to one segment.  Returns
+ * false if there is nothing to do before the time *arg, which this sets.
  */
 bool
-segment_recycle_step(TimestampTz *again)
+segment_recycle_step(void *arg)
 {
+	TimestampTz *again = arg;
 	RingState  *state = segment_state_own();
 	TimestampTz now = GetCurrentTimestamp();
 

@@ -13,7 +13,7 @@
 #include "datatype/timestamp.h"
 #include "utils/snapshot.h"
 
-extern bool segment_recycle_step(TimestampTz *again);
+extern bool segment_recycle_step(void *arg);
 extern bool segment_has_dump(void);
 extern bool segment_is_truncating(void);
 extern bool segment_is_whole(int segment, Snapshot snapshot);

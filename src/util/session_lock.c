@@ -56,12 +56,6 @@ session_lock_try(const LOCKTAG *tag, LOCKMODE mode)
 	return LockAcquire(tag, mode, true, true);
 }
 
-void
-session_lock_release(const LOCKTAG *tag, LOCKMODE mode)
-{
-	LockRelease(tag, mode, true);
-}
-
 /*
  * Returns whether this process holds an advisory lock.  We read the lock
  * table of the server, because only there all locks of a process can be
@@ -83,11 +77,4 @@ session_lock_has_user_locks(void)
 	pfree(data->locks);
 	pfree(data);
 	return result;
-}
-
-/* Release all advisory locks of the session. */
-void
-session_lock_release_user_locks(void)
-{
-	LockReleaseAll(USER_LOCKMETHOD, true);
 }

@@ -13,8 +13,6 @@
 #include "storage/lock.h"
 
 extern LockAcquireResult session_lock_try(const LOCKTAG *tag, LOCKMODE mode);
-extern void session_lock_release(const LOCKTAG *tag, LOCKMODE mode);
 extern bool session_lock_has_user_locks(void);
-extern void session_lock_release_user_locks(void);
 
 #endif							/* QUEUE_SESSION_LOCK_H */
