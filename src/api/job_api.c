@@ -294,7 +294,7 @@ put_handler(FunctionCallInfo fcinfo, Handler *handler,
 static const char *
 problem_of(Handler *handler)
 {
-	return handler->paused ? NULL : handler_check(handler);
+	return handler->queue.paused ? NULL : handler_check(handler);
 }
 
 static void
@@ -304,14 +304,14 @@ add_handler_columns(ApiRow *row, Handler *handler, int running)
 	const char *reason = problem;
 
 	/* The command that has paused the queue is reason enough. */
-	if (problem == NULL && !handler->paused &&
+	if (problem == NULL && !handler->queue.paused &&
 		(setting_database_workers == 0 || setting_max_runners == 0 ||
 		 setting_runners == 0))
 		reason = "no background process may run jobs (\"queue.database_workers\", \"queue.max_runners\", \"queue.runners\"): only job_run() does";
-	api_row_add_text(row, handler->name);
+	api_row_add_text(row, handler->queue.name);
 	api_row_add_text(row, handler_function_name(&handler->row.function));
 	api_row_add_text(row, problem != NULL ? "stopped" :
-					 handler->paused ? "paused" :
+					 handler->queue.paused ? "paused" :
 					 running > 0 ? "running" : "idle");
 	api_row_add_text(row, reason);
 	api_row_add(row, Int32GetDatum(handler->row.options.concurrency));
@@ -400,7 +400,7 @@ sql_job_list(PG_FUNCTION_ARGS)
 	for (int i = 0; i < list.n; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (strcmp(list.items[i].project, setting_project) == 0 &&
+		if (strcmp(list.items[i].queue.project, setting_project) == 0 &&
 			queue_may_inspect(list.items[i].row.queue_id,
 							  GetUserId()))
 			put_handler(fcinfo, &list.items[i], runners, n);

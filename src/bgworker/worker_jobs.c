@@ -122,13 +122,11 @@ handler_is_paused(HandlerSummary *handler, int *lookups)
 {
 	if (!handler->knows_paused)
 	{
-		char		project[QUEUE_PROJECT_LENGTH + 1];
-		char		name[QUEUE_NAME_LENGTH + 1];
-		bool		paused;
+		QueueSummary queue;
 
 		(*lookups)++;
-		handler->paused = !queue_name_of(handler->queue_id, project, name,
-										 &paused) || paused;
+		handler->paused = !queue_local_summary(handler->queue_id, &queue) ||
+			queue.paused;
 		handler->knows_paused = true;
 	}
 	return handler->paused;

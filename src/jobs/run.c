@@ -139,7 +139,7 @@ batch_execute(Batch *batch, JobAction action)
 bool
 batch_open_queue(const Batch *batch, Queue *queue)
 {
-	return queue_open_local(batch->handler->name, QUEUE_CLAIM, queue) &&
+	return queue_open_local(batch->handler->queue.name, QUEUE_CLAIM, queue) &&
 		queue->id == batch->handler->row.queue_id;
 }
 
@@ -168,7 +168,7 @@ batch_log(Batch *batch, JobLogEvent event, const ErrorData *error)
 	 */
 	if (run_find_orphan(batch->run))
 		return;
-	job_log(&batch->run->log, event, batch->handler->name, id, error);
+	job_log(&batch->run->log, event, batch->handler->queue.name, id, error);
 }
 
 /* --- Logging failures --- */

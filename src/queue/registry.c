@@ -84,13 +84,12 @@ static bool read_queue(const char *name, Queue *queue, QueueAcl *acl,
 static bool look_up_queue(const char *name, Queue *queue, QueueAcl *acl,
 						  uint64 *generation);
 static bool row_is_readable(Relation rel, HeapTuple tuple,
-							const char *project, const char *name,
-							QueueAcl *acl);
+							const QueueSummary *summary, QueueAcl *acl);
 static bool is_readable_here(Relation rel, HeapTuple tuple);
-static bool cached_is_claimable(int32 id, const char *of_project,
-								char *project, char *name, Queue *queue);
-static QueueResult find_claimable(int32 id, const char *of_project,
-								  char *project, char *name, Queue *queue);
+static bool cached_is_claimable(int32 id, const char *project,
+								QueueSummary *summary, Queue *queue);
+static QueueResult find_claimable(int32 id, const char *project,
+								  QueueSummary *summary, Queue *queue);
 
 /* --- Names --- */
 
@@ -304,18 +303,18 @@ queue_find_as(const char *name, Oid role, QueueAccess access, Queue *queue)
 }
 
 /*
- * Returns whether the current role may claim from the queue with this row and
- * these names, and it is here.  Sets the ACL.  We do not read the metadata,
- * because it may be long, and reading that of queues that the role may not use
- * would slow it down.
+ * Returns whether the current role may claim from the queue with this row, and
+ * it is here.  Sets the ACL.  We do not read the metadata, because it may be
+ * long, and reading that of queues that the role may not use would slow it
+ * down.
  */
 static bool
-row_is_readable(Relation rel, HeapTuple tuple, const char *project,
-				const char *name, QueueAcl *acl)
+row_is_readable(Relation rel, HeapTuple tuple, const QueueSummary *summary,
+				QueueAcl *acl)
 {
 	acl_load(rel, tuple, true, acl);
 	return acl_allows(acl, GetUserId(), QUEUE_READ) &&
-		shard_is_local(project, name);
+		shard_is_local(summary->project, summary->name);
 }
 
 /*
@@ -323,8 +322,8 @@ row_is_readable(Relation rel, HeapTuple tuple, const char *project,
  * may claim from it.  Sets what find_claimable() sets.
  */
 static bool
-cached_is_claimable(int32 id, const char *of_project, char *project,
-					char *name, Queue *queue)
+cached_is_claimable(int32 id, const char *project, QueueSummary *summary,
+					Queue *queue)
 {
 	CachedId   *entry;
 	CachedQueue *cached;
@@ -346,11 +345,11 @@ cached_is_claimable(int32 id, const char *of_project, char *project,
 
 	/* The key is the project, a newline and the name. */
 	length = strrchr(cached->key, '\n') - cached->key;
-	memcpy(project, cached->key, length);
-	project[length] = '\0';
-	if (of_project != NULL && strcmp(project, of_project) != 0)
+	memcpy(summary->project, cached->key, length);
+	summary->project[length] = '\0';
+	if (project != NULL && strcmp(summary->project, project) != 0)
 		return false;
-	strlcpy(name, cached->queue.name, QUEUE_NAME_LENGTH + 1);
+	strlcpy(summary->name, cached->queue.name, sizeof(summary->name));
 	if (queue != NULL)
 		*queue = cached->queue;
 	return true;
@@ -359,11 +358,10 @@ cached_is_claimable(int32 id, const char *of_project, char *project,
 /*
  * Find a queue by its id.  Returns QUEUE_OK if the current role may claim from
  * it, it is of this project, or of any if that is NULL, here, and not paused;
- * then sets its names, in buffers as for queue_table_names(), and *queue unless
- * that is NULL.
+ * then sets the names in the summary, and *queue unless that is NULL.
  */
 static QueueResult
-find_claimable(int32 id, const char *of_project, char *project, char *name,
+find_claimable(int32 id, const char *project, QueueSummary *summary,
 			   Queue *queue)
 {
 	QueueResult result = QUEUE_MISSING;
@@ -371,14 +369,13 @@ find_claimable(int32 id, const char *of_project, char *project, char *name,
 	uint64		generation;
 	HeapTuple	tuple;
 	QueueAcl	acl;
-	bool		paused;
 
 	/*
 	 * A queue that was resumed or granted wakes sessions before its
 	 * invalidation message arrives, so we look at the row before we believe
 	 * that the role may not claim.
 	 */
-	if (cached_is_claimable(id, of_project, project, name, queue))
+	if (cached_is_claimable(id, project, summary, queue))
 		return QUEUE_OK;
 
 	rel = catalog_open_queues(AccessShareLock);
@@ -386,10 +383,10 @@ find_claimable(int32 id, const char *of_project, char *project, char *name,
 	tuple = queue_table_fetch_by_id(rel, id, true);
 	if (HeapTupleIsValid(tuple))
 	{
-		queue_table_names(rel, tuple, project, name, &paused);
-		result = !paused &&
-			(of_project == NULL || strcmp(project, of_project) == 0) &&
-			row_is_readable(rel, tuple, project, name, &acl) ?
+		queue_table_summarize(rel, tuple, summary);
+		result = !summary->paused &&
+			(project == NULL || strcmp(summary->project, project) == 0) &&
+			row_is_readable(rel, tuple, summary, &acl) ?
 			QUEUE_OK : QUEUE_DENIED;
 	}
 	if (result == QUEUE_OK && queue != NULL)
@@ -403,7 +400,7 @@ find_claimable(int32 id, const char *of_project, char *project, char *name,
 		 */
 		if (queue->source_id == 0 && row_can_be_cached(tuple, generation) &&
 			hash_get_num_entries(cache) < CACHE_MAX - 1)
-			add_queue_to_cache(project, queue, &acl);
+			add_queue_to_cache(summary->project, queue, &acl);
 	}
 	table_close(rel, AccessShareLock);
 	return result;
@@ -420,35 +417,33 @@ find_claimable(int32 id, const char *of_project, char *project, char *name,
 QueueResult
 queue_check_claimable(int32 id, char *name, Queue *queue)
 {
-	char		project[QUEUE_PROJECT_LENGTH + 1];
+	QueueSummary summary;
+	QueueResult result = find_claimable(id, setting_project, &summary, queue);
 
-	return find_claimable(id, setting_project, project, name, queue);
+	if (result == QUEUE_OK)
+		strlcpy(name, summary.name, sizeof(summary.name));
+	return result;
 }
 
 /*
  * Read the queue with this id, of any project.  Returns whether the current
- * role may claim from it.  Sets its project, for which the caller has
- * QUEUE_PROJECT_LENGTH + 1 bytes.
+ * role may claim from it.  Sets the names in the summary.
  */
 bool
-queue_find_in_projects(int32 id, char *project, Queue *queue)
+queue_find_in_projects(int32 id, QueueSummary *summary, Queue *queue)
 {
-	char		name[QUEUE_NAME_LENGTH + 1];
-
-	return find_claimable(id, NULL, project, name, queue) == QUEUE_OK;
+	return find_claimable(id, NULL, summary, queue) == QUEUE_OK;
 }
 
 /* Filter of queue_all(), for the session's project */
 static bool
 is_readable_here(Relation rel, HeapTuple tuple)
 {
-	char		project[QUEUE_PROJECT_LENGTH + 1];
-	char		name[QUEUE_NAME_LENGTH + 1];
-	bool		paused;
+	QueueSummary summary;
 	QueueAcl	acl;
 
-	queue_table_names(rel, tuple, project, name, &paused);
-	return row_is_readable(rel, tuple, project, name, &acl);
+	queue_table_summarize(rel, tuple, &summary);
+	return row_is_readable(rel, tuple, &summary, &acl);
 }
 
 /*
@@ -600,17 +595,17 @@ queue_open_local(const char *name, QueueAccess access, Queue *queue)
 bool
 queue_try_open(int32 queue_id, Queue *queue, bool *paused, bool *locked)
 {
-	char		project[QUEUE_PROJECT_LENGTH + 1];
-	char		name[QUEUE_NAME_LENGTH + 1];
+	QueueSummary summary;
 
 	*locked = false;
-	if (!queue_name_of(queue_id, project, name, paused))
+	if (!queue_local_summary(queue_id, &summary))
 		return false;
+	*paused = summary.paused;
 	*locked = !queue_lock_try(queue_id);
 	if (*locked)
 		return false;
-	settings_set("queue.project", project, true);
-	return queue_open_local(name, QUEUE_CLAIM, queue) &&
+	settings_set("queue.project", summary.project, true);
+	return queue_open_local(summary.name, QUEUE_CLAIM, queue) &&
 		queue->id == queue_id;
 }
 
@@ -622,15 +617,13 @@ queue_try_open(int32 queue_id, Queue *queue, bool *paused, bool *locked)
 bool
 queue_open_by_id(int32 queue_id, Queue *queue)
 {
-	char		project[QUEUE_PROJECT_LENGTH + 1];
-	char		name[QUEUE_NAME_LENGTH + 1];
-	bool		paused;
+	QueueSummary summary;
 
-	if (!queue_name_of(queue_id, project, name, &paused))
+	if (!queue_local_summary(queue_id, &summary))
 		return false;
-	settings_set("queue.project", project, false);
-	return queue_open_as(name, BOOTSTRAP_SUPERUSERID, QUEUE_CLAIM, true,
-						 queue) == QUEUE_OK &&
+	settings_set("queue.project", summary.project, false);
+	return queue_open_as(summary.name, BOOTSTRAP_SUPERUSERID, QUEUE_CLAIM,
+						 true, queue) == QUEUE_OK &&
 		queue->id == queue_id;
 }
 

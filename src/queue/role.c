@@ -511,18 +511,16 @@ static bool
 append_reference(const RoleReference *reference, void *arg)
 {
 	RoleSearch *search = arg;
-	char		project[QUEUE_PROJECT_LENGTH + 1];
-	char		name[QUEUE_NAME_LENGTH + 1];
-	bool		paused;
+	QueueSummary queue;
 
 	if (reference->role != search->role ||
-		!queue_any_name_of(reference->queue_id, project, name, &paused) ||
+		!queue_summary(reference->queue_id, &queue) ||
 		++search->found > MAX_LISTED)
 		return true;
 	appendStringInfo(&search->list, "\n%s of queue \"%s\"",
-					 reference->privilege, name);
-	if (*project != '\0')
-		appendStringInfo(&search->list, " in project \"%s\"", project);
+					 reference->privilege, queue.name);
+	if (*queue.project != '\0')
+		appendStringInfo(&search->list, " in project \"%s\"", queue.project);
 	return true;
 }
 

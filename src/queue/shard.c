@@ -356,13 +356,11 @@ shard_change(int shard)
 	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
-		char		project[QUEUE_PROJECT_LENGTH + 1];
-		char		name[QUEUE_NAME_LENGTH + 1];
-		bool		paused;
+		QueueSummary queue;
 
 		CHECK_FOR_INTERRUPTS();
-		queue_table_names(rel, tuple, project, name, &paused);
-		if (shard_of(project, name) == shard)
+		queue_table_summarize(rel, tuple, &queue);
+		if (shard_of(queue.project, queue.name) == shard)
 			pending_record_queue(queue_table_id(rel, tuple,
 												Anum_queue_id),
 								 TARGET_MOVE, LANE_WITHOUT_KEY);

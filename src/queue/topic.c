@@ -298,13 +298,12 @@ read_bindings(void)
 static void
 set_queue_name(TopicBinding *binding)
 {
-	char		project[QUEUE_PROJECT_LENGTH + 1];
-	char		name[QUEUE_NAME_LENGTH + 1];
-	bool		paused;
+	QueueSummary queue;
 
 	if (*binding->queue_name == '\0' &&
-		queue_any_name_of(binding->queue_id, project, name, &paused))
-		binding->queue_name = MemoryContextStrdup(bindings_context, name);
+		queue_summary(binding->queue_id, &queue))
+		binding->queue_name = MemoryContextStrdup(bindings_context,
+												  queue.name);
 }
 
 /*
