@@ -30,7 +30,6 @@
 #include "jobs/handler_check.h"
 #include "jobs/runner_pool.h"
 #include "push/root_job.h"
-#include "queue/missing_queue.h"
 #include "queue/registry.h"
 #include "util/args.h"
 #include "util/clock.h"
@@ -284,10 +283,7 @@ put_handler(FunctionCallInfo fcinfo, Handler *handler,
 			api_row_put(&job, fcinfo);
 		}
 	if (running == 0)
-	{
-		add_job_columns(&row, NULL);
 		api_row_put(&row, fcinfo);
-	}
 }
 
 /* Returns why a handler cannot run now; NULL if it can, or is paused. */
@@ -318,34 +314,25 @@ add_handler_columns(ApiRow *row, Handler *handler, int running)
 	api_row_add(row, Int32GetDatum(running));
 }
 
-/* Add the columns of a job; NULL: none runs. */
+/* Add the columns of a job. */
 static void
 add_job_columns(ApiRow *row, const Runner *runner)
 {
 	JsonbInState progress = {0};
-	bool		is_null = runner == NULL;
-	bool		has_progress = !is_null && runner->done >= 0;
 
-	api_row_add_or_null(row, is_null ? 0 : Int64GetDatum(runner->message_id),
-						is_null);
-	api_row_add_or_null(row, is_null ? 0 : Int32GetDatum(runner->pid),
-						is_null);
-	api_row_add_or_null(row,
-						is_null ? 0 : TimestampTzGetDatum(runner->job_since),
-						is_null);
-	if (has_progress)
-	{
-		compat_push_jsonb(&progress, WJB_BEGIN_OBJECT, NULL);
-		json_add_integer(&progress, "done", runner->done);
-		if (runner->total >= 0)
-			json_add_integer(&progress, "total", runner->total);
-		if (runner->note[0] != '\0')
-			json_add_text(&progress, "note", runner->note);
-		compat_push_jsonb(&progress, WJB_END_OBJECT, NULL);
-	}
-	api_row_add_or_null(row, has_progress ?
-						JsonbPGetDatum(JsonbValueToJsonb(progress.result)) : 0,
-						!has_progress);
+	api_row_add(row, Int64GetDatum(runner->message_id));
+	api_row_add(row, Int32GetDatum(runner->pid));
+	api_row_add(row, TimestampTzGetDatum(runner->job_since));
+	if (runner->done < 0)
+		return;					/* it has reported no progress */
+	compat_push_jsonb(&progress, WJB_BEGIN_OBJECT, NULL);
+	json_add_integer(&progress, "done", runner->done);
+	if (runner->total >= 0)
+		json_add_integer(&progress, "total", runner->total);
+	if (runner->note[0] != '\0')
+		json_add_text(&progress, "note", runner->note);
+	compat_push_jsonb(&progress, WJB_END_OBJECT, NULL);
+	api_row_add(row, JsonbPGetDatum(JsonbValueToJsonb(progress.result)));
 }
 
 /*
@@ -390,8 +377,7 @@ sql_job_list(PG_FUNCTION_ARGS)
 		if (queue_open_or_notice(name, QUEUE_INSPECT, &queue) &&
 			handler_read(queue.id, &handler))
 			put_handler(fcinfo, &handler, runners, n);
-		api_check_left(fcinfo, name);
-		return (Datum) 0;
+		return api_check_left(fcinfo, name);
 	}
 
 	list.context = AllocSetContextCreate(CurrentMemoryContext, "handlers",

@@ -28,7 +28,6 @@
 #include "claim/claim_message.h"
 #include "claim/claim_update.h"
 #include "queue/message_result.h"
-#include "queue/missing_queue.h"
 #include "queue/registry.h"
 #include "storage/claim_id.h"
 #include "util/args.h"

@@ -22,7 +22,6 @@
 #include "bgworker/wakeup.h"
 #include "claim/claim_scan.h"
 #include "claim/ready.h"
-#include "queue/missing_queue.h"
 #include "queue/registry.h"
 #include "queue/shard.h"
 #include "util/args.h"

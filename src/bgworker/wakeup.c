@@ -50,7 +50,6 @@
 #include "map/availability_reserve.h"
 #include "map/availability_visit.h"
 #include "queue/finished.h"
-#include "queue/missing_queue.h"
 #include "queue/registry.h"
 #include "queue/shard.h"
 #include "shmem/await_state.h"

@@ -24,6 +24,7 @@
  */
 #include "postgres.h"
 
+#include "access/parallel.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
@@ -47,6 +48,7 @@
 #define CACHE_MAX			32768	/* queues, of 0.5 kB each; then the cache
 									 * is emptied */
 #define READ_TRIES			10	/* while queues keep changing */
+#define NOTICES_MAX			1000	/* kept in mind; then all are forgotten */
 #define WARN_INTERVAL		USECS_PER_MINUTE
 #define KEY_LENGTH			(QUEUE_PROJECT_LENGTH + QUEUE_NAME_LENGTH + 2)
 
@@ -59,6 +61,14 @@ typedef struct CachedQueue
 	int64		warned_at;		/* see queue_may_warn */
 } CachedQueue;
 
+/* A notice that was given; all of it is the hash key. */
+typedef struct QueueNotice
+{
+	char		about;			/* what it says */
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+	char		name[QUEUE_NAME_LENGTH + 1];
+} QueueNotice;
+
 /* The cached queue with this id */
 typedef struct CachedId
 {
@@ -68,6 +78,7 @@ typedef struct CachedId
 
 static HTAB *cache = NULL;
 static HTAB *cache_by_id = NULL;
+static HTAB *noticed = NULL;
 static MemoryContext cache_context = NULL;
 
 /* The catalog_generation() that the cache is of; 0 if it is stale */
@@ -80,7 +91,7 @@ static void add_queue_to_cache(const char *project, const Queue *queue,
 							   const QueueAcl *acl);
 static bool row_can_be_cached(HeapTuple tuple, uint64 generation);
 static bool read_queue(const char *name, Queue *queue, QueueAcl *acl,
-					   uint64 *generation, bool *can_be_cached);
+					   uint64 *generation);
 static bool look_up_queue(const char *name, Queue *queue, QueueAcl *acl,
 						  uint64 *generation);
 static bool row_is_readable(Relation rel, HeapTuple tuple,
@@ -90,6 +101,7 @@ static bool cached_is_claimable(int32 id, const char *project,
 								QueueSummary *summary, Queue *queue);
 static QueueResult find_claimable(int32 id, const char *project,
 								  QueueSummary *summary, Queue *queue);
+static bool is_first_notice(char about, const char *name);
 
 /* --- Names --- */
 
@@ -203,14 +215,13 @@ row_can_be_cached(HeapTuple tuple, uint64 generation)
 }
 
 /*
- * Read a queue from the table.  Reading processes invalidation messages after
- * the snapshot was taken.  So what was read is only known to be current if
- * there were none, and we read again if there were.  Returns false if there
- * is no such queue.
+ * Read a queue from the table into the cache.  Reading processes invalidation
+ * messages after the snapshot was taken.  So what was read is only known to be
+ * current if there were none, and we read again if there were.  Returns false
+ * if there is no such queue here.
  */
 static bool
-read_queue(const char *name, Queue *queue, QueueAcl *acl, uint64 *generation,
-		   bool *can_be_cached)
+read_queue(const char *name, Queue *queue, QueueAcl *acl, uint64 *generation)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
 	HeapTuple	tuple = NULL;
@@ -228,9 +239,11 @@ read_queue(const char *name, Queue *queue, QueueAcl *acl, uint64 *generation,
 			break;
 	}
 	table_close(rel, AccessShareLock);
-	*can_be_cached = HeapTupleIsValid(tuple) &&
-		row_can_be_cached(tuple, *generation);
-	return HeapTupleIsValid(tuple);
+	if (!HeapTupleIsValid(tuple) || !shard_is_local(setting_project, name))
+		return false;
+	if (row_can_be_cached(tuple, *generation))
+		add_queue_to_cache(setting_project, queue, acl);
+	return true;
 }
 
 /*
@@ -243,21 +256,12 @@ look_up_queue(const char *name, Queue *queue, QueueAcl *acl,
 {
 	CachedQueue *cached = search_queue_cache(setting_project, name,
 											 HASH_FIND);
-	bool		can_be_cached;
 
-	if (cached != NULL)
-	{
-		*queue = cached->queue;
-		*acl = cached->acl;
-		*generation = cache_generation;
-		return true;
-	}
-
-	if (!read_queue(name, queue, acl, generation, &can_be_cached) ||
-		!shard_is_local(setting_project, name))
-		return false;
-	if (can_be_cached)
-		add_queue_to_cache(setting_project, queue, acl);
+	if (cached == NULL)
+		return read_queue(name, queue, acl, generation);
+	*queue = cached->queue;
+	*acl = cached->acl;
+	*generation = cache_generation;
 	return true;
 }
 
@@ -466,17 +470,12 @@ queue_may_inspect(int32 id, Oid role)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
 	HeapTuple	tuple = queue_table_fetch_by_id(rel, id, true);
-	bool		result = false;
+	QueueAcl	acl;
 
 	if (HeapTupleIsValid(tuple))
-	{
-		QueueAcl	acl;
-
 		acl_load(rel, tuple, true, &acl);
-		result = acl_allows(&acl, role, QUEUE_INSPECT);
-	}
 	table_close(rel, AccessShareLock);
-	return result;
+	return HeapTupleIsValid(tuple) && acl_allows(&acl, role, QUEUE_INSPECT);
 }
 
 /* Raise an error if a queue of the session's project is on another server. */
@@ -710,4 +709,92 @@ queue_missing_error(const char *name)
 			 errdetail("The session's project (queue.project) is \"%s\".",
 					   setting_project) : 0,
 			 errhint("Create it with queue_create.")));
+}
+
+/*
+ * --- Notices, each once in a session ---
+ *
+ * A push creates a queue, and what reads from one that does not exist finds
+ * nothing, since it may be created a moment later.  So a misspelled name would
+ * never be noticed.  A session says so once for each queue: a worker that
+ * polls must not fill the log.  So it is with a queue that is paused, with
+ * results that a queue does not keep, and with dead letters that are in
+ * another queue.
+ */
+
+/* Returns whether this is the first notice about that, and the queue. */
+static bool
+is_first_notice(char about, const char *name)
+{
+	QueueNotice key = {.about = about};
+	bool		found;
+
+	/* The leader of a parallel query opens the queue, too. */
+	if (IsParallelWorker())
+		return false;
+	if (noticed != NULL && hash_get_num_entries(noticed) >= NOTICES_MAX)
+	{
+		hash_destroy(noticed);
+		noticed = NULL;
+	}
+	if (noticed == NULL)
+		noticed = hash_create_blobs("notices about queues", sizeof(QueueNotice),
+									sizeof(QueueNotice), TopMemoryContext);
+	strlcpy(key.project, setting_project, sizeof(key.project));
+	strlcpy(key.name, name, sizeof(key.name));
+	(void) hash_search(noticed, &key, HASH_ENTER, &found);
+	return !found;
+}
+
+/* Say that a queue of the session's project does not exist. */
+void
+queue_notice_missing(const char *name)
+{
+	if (is_first_notice('q', name))
+		ereport(NOTICE,
+				(errmsg("queue \"%s\" does not exist", name),
+				 setting_project[0] == '\0' ?
+				 errhint("If the name is right, the first push creates it.") :
+				 errhint("If the name, and the project \"%s\", are right, the first push creates it.",
+						 setting_project)));
+}
+
+/* Say that the result of a message was not stored. */
+void
+queue_notice_result(const char *name)
+{
+	if (is_first_notice('r', name))
+		ereport(NOTICE,
+				(errmsg("queue \"%s\" keeps no results", name),
+				 errhint("Results are kept for as long as \"_keep_finished\" in the metadata of the queue says.")));
+}
+
+/* No dead letters were found in this queue: say which one has its own. */
+void
+queue_notice_dead_letters(const Queue *queue)
+{
+	if (queue->dead_queue[0] != '\0' && is_first_notice('d', queue->name))
+		ereport(NOTICE,
+				(errmsg("queue \"%s\" has no dead letters", queue->name),
+				 errhint("Those of its own messages are in queue \"%s\".",
+						 queue->dead_queue)));
+}
+
+/*
+ * As queue_open(), with a notice if it returns false, or if the queue is
+ * paused and so seems to be empty.
+ */
+bool
+queue_open_or_notice(const char *name, QueueAccess access, Queue *queue)
+{
+	if (!queue_open(name, access, queue))
+	{
+		queue_notice_missing(name);
+		return false;
+	}
+	if (queue->paused && is_first_notice('p', name))
+		ereport(NOTICE,
+				(errmsg("queue \"%s\" is paused", name),
+				 errhint("Nothing is claimed from it until queue_resume.")));
+	return true;
 }

@@ -59,6 +59,13 @@ pg_noreturn extern void queue_missing_error(const char *name);
 extern const char *queue_grant_hint(const char *name, Oid role,
 									QueueAccess access);
 
+/* Notices, each once in a session */
+extern bool queue_open_or_notice(const char *name, QueueAccess access,
+								 Queue *queue);
+extern void queue_notice_missing(const char *name);
+extern void queue_notice_result(const char *name);
+extern void queue_notice_dead_letters(const Queue *queue);
+
 /* The session's cache */
 extern void queue_invalidate(void);
 extern bool queue_may_warn(const char *name);
