@@ -58,12 +58,13 @@ api_has_rows(FunctionCallInfo fcinfo)
 /*
  * A function has read from a queue without a lock, and has put what it has
  * found into its result.  Raise an error if the queue has left, as
- * queue_check_left() does.
+ * queue_check_left() does; otherwise return what the function returns.
  */
-void
+Datum
 api_check_left(FunctionCallInfo fcinfo, const char *name)
 {
 	queue_check_left(name, api_has_rows(fcinfo));
+	return (Datum) 0;
 }
 
 /*
@@ -263,14 +264,17 @@ api_row_add_time(ApiRow *row, TimestampTz time)
 						time == 0 || !IS_VALID_TIMESTAMP(time));
 }
 
-/* Add the row to the set that the function returns. */
+/*
+ * Add the row to the set that the function returns.  Columns at its end that
+ * were not added are null.
+ */
 void
 api_row_put(ApiRow *row, FunctionCallInfo fcinfo)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
-	/* An extension that is older than the library may have fewer columns. */
-	Assert(row->n >= rsinfo->setDesc->natts);
+	while (row->n < rsinfo->setDesc->natts)
+		api_row_add_or_null(row, (Datum) 0, true);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row->values,
 						 row->isnull);
 }

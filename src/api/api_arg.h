@@ -23,7 +23,7 @@
 /* Checks */
 extern void api_check_can_write(const char *function);
 extern bool api_has_rows(FunctionCallInfo fcinfo);
-extern void api_check_left(FunctionCallInfo fcinfo, const char *name);
+extern Datum api_check_left(FunctionCallInfo fcinfo, const char *name);
 extern void api_notice_no_worker(const char *effect);
 extern TriggerData *api_check_trigger(FunctionCallInfo fcinfo,
 									  const char *function);

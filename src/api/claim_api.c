@@ -29,7 +29,6 @@
 #include "claim/claim_message.h"
 #include "claim/claim_update.h"
 #include "queue/message_result.h"
-#include "queue/missing_queue.h"
 #include "queue/registry.h"
 #include "storage/claim_id.h"
 #include "util/args.h"
@@ -262,8 +261,7 @@ sql_claim_messages(PG_FUNCTION_ARGS)
 	if (queue_open(name, QUEUE_READ, &queue) &&
 		arg_claim_id(fcinfo, 1, &queue, &claim))
 		claim_get_messages(&queue, &claim, &result);
-	api_check_left(fcinfo, name);
-	return (Datum) 0;
+	return api_check_left(fcinfo, name);
 }
 
 /*

@@ -18,7 +18,6 @@
 #include "claim/claim_update.h"
 #include "jobs/job_attempt.h"
 #include "queue/finished.h"
-#include "queue/missing_queue.h"
 #include "queue/registry.h"
 #include "util/args.h"
 #include "util/compat.h"
@@ -126,8 +125,7 @@ sql_queue_finished(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (finished_open(name, &queue))
 		finished_list(&queue, marker, limit, outcome, put_finished, fcinfo);
-	api_check_left(fcinfo, name);
-	return (Datum) 0;
+	return api_check_left(fcinfo, name);
 }
 
 /*
@@ -150,8 +148,7 @@ sql_message_finished(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (finished_open(name, &queue) && finished_fetch(&queue, id, &row))
 		put_finished(&row, fcinfo);
-	api_check_left(fcinfo, name);
-	return (Datum) 0;
+	return api_check_left(fcinfo, name);
 }
 
 /*
@@ -217,8 +214,7 @@ sql_job_errors(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	if (queue_open_or_notice(name, QUEUE_INSPECT, &queue))
 		finished_errors(&queue, before, limit, put_error, fcinfo);
-	api_check_left(fcinfo, name);
-	return (Datum) 0;
+	return api_check_left(fcinfo, name);
 }
 
 /* --- Results --- */

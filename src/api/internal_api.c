@@ -58,9 +58,6 @@ PG_FUNCTION_INFO_V1(sql_queue_runners);
 
 static int	parse_version(const char *version);
 static HeapTuple get_new_row(FunctionCallInfo fcinfo, const char *function);
-static void put_worker(FunctionCallInfo fcinfo, DatabaseState *state);
-static void put_runner(FunctionCallInfo fcinfo, const Runner *runner,
-					   TimestampTz now, int64 monotonic);
 
 /* --- Versions --- */
 
@@ -187,38 +184,8 @@ sql_queue_roles_exist(PG_FUNCTION_ARGS)
 
 /* --- Views of processes --- */
 
-/* Return the row of a database. */
-static void
-put_worker(FunctionCallInfo fcinfo, DatabaseState *state)
-{
-	static const char *const states[] = {
-		[WORKER_NONE] = "none",
-		[WORKER_WANTED] = "wanted",
-		[WORKER_STARTING] = "starting",
-		[WORKER_IDLE] = "idle",
-		[WORKER_BUSY] = "busy"
-	};
-	ApiRow		row = {0};
-
-	api_row_add(&row, ObjectIdGetDatum(state->database));
-	api_row_add_text(&row, states[state->state]);
-	api_row_add_or_null(&row, Int32GetDatum(state->pid), state->pid == 0);
-	api_row_add_time(&row, state->last_run);
-	api_row_add_time(&row, (TimestampTz) pg_atomic_read_u64(&state->next_due));
-	for (int i = 0; i < WORKER_COUNTERS; i++)
-	{
-		uint64		counter = pg_atomic_read_u64(&state->counters[i]);
-
-		api_row_add(&row, Int64GetDatum((int64) counter));
-	}
-	api_row_add_text(&row, state->last_error[0] == '\0' ? NULL :
-					 state->last_error);
-	api_row_add_time(&row, state->last_error_at);
-	api_row_put(&row, fcinfo);
-}
-
 /*
- * queue_data.workers() returns setof record (the columns are in put_worker)
+ * queue_data.workers() returns setof record (the columns are below)
  *
  * One row for each database that has a worker, had one, or is to get one;
  * behind the view queue_workers.
@@ -226,13 +193,40 @@ put_worker(FunctionCallInfo fcinfo, DatabaseState *state)
 Datum
 sql_queue_workers(PG_FUNCTION_ARGS)
 {
+	static const char *const names[] = {
+		[WORKER_NONE] = "none",
+		[WORKER_WANTED] = "wanted",
+		[WORKER_STARTING] = "starting",
+		[WORKER_IDLE] = "idle",
+		[WORKER_BUSY] = "busy"
+	};
 	DatabaseState *states;
 	int			n;
 
 	InitMaterializedSRF(fcinfo, 0);
 	states = database_list(&n);
 	for (int i = 0; i < n; i++)
-		put_worker(fcinfo, &states[i]);
+	{
+		DatabaseState *state = &states[i];
+		ApiRow		row = {0};
+
+		api_row_add(&row, ObjectIdGetDatum(state->database));
+		api_row_add_text(&row, names[state->state]);
+		api_row_add_or_null(&row, Int32GetDatum(state->pid), state->pid == 0);
+		api_row_add_time(&row, state->last_run);
+		api_row_add_time(&row,
+						 (TimestampTz) pg_atomic_read_u64(&state->next_due));
+		for (int j = 0; j < WORKER_COUNTERS; j++)
+		{
+			uint64		counter = pg_atomic_read_u64(&state->counters[j]);
+
+			api_row_add(&row, Int64GetDatum((int64) counter));
+		}
+		api_row_add_text(&row, state->last_error[0] == '\0' ? NULL :
+						 state->last_error);
+		api_row_add_time(&row, state->last_error_at);
+		api_row_put(&row, fcinfo);
+	}
 	return (Datum) 0;
 }
 
@@ -390,37 +384,6 @@ sql_queue_segment_is_whole(PG_FUNCTION_ARGS)
 /* --- Runners --- */
 
 /*
- * Return the row of a runner.  "now" and "monotonic" are the same moment by
- * two clocks.
- */
-static void
-put_runner(FunctionCallInfo fcinfo, const Runner *runner, TimestampTz now,
-		   int64 monotonic)
-{
-	static const char *const states[] = {
-		[RUNNER_NONE] = "none",
-		[RUNNER_STARTING] = "starting",
-		[RUNNER_IDLE] = "idle",
-		[RUNNER_CALLED] = "called",
-		[RUNNER_BUSY] = "busy",
-		[RUNNER_GONE] = "gone"
-	};
-	ApiRow		row = {0};
-
-	api_row_add(&row, ObjectIdGetDatum(runner->database));
-	api_row_add(&row, ObjectIdGetDatum(runner->role));
-	api_row_add_or_null(&row, Int32GetDatum(runner->pid), runner->pid == 0);
-	api_row_add_text(&row, runner->is_session ? "session" :
-					 states[runner->state]);
-	api_row_add(&row, TimestampTzGetDatum(now - (monotonic - runner->since)));
-	api_row_add_or_null(&row, Int32GetDatum(runner->queue_id),
-						runner->queue_id == 0);
-	api_row_add_or_null(&row, Int64GetDatum(runner->message_id),
-						runner->message_id == 0);
-	api_row_put(&row, fcinfo);
-}
-
-/*
  * queue_data.runners() returns setof record (database oid, role oid,
  *		pid integer, state text, since timestamptz, queue_id integer,
  *		message_id bigint)
@@ -432,6 +395,14 @@ put_runner(FunctionCallInfo fcinfo, const Runner *runner, TimestampTz now,
 Datum
 sql_queue_runners(PG_FUNCTION_ARGS)
 {
+	static const char *const states[] = {
+		[RUNNER_NONE] = "none",
+		[RUNNER_STARTING] = "starting",
+		[RUNNER_IDLE] = "idle",
+		[RUNNER_CALLED] = "called",
+		[RUNNER_BUSY] = "busy",
+		[RUNNER_GONE] = "gone"
+	};
 	TimestampTz now = GetCurrentTimestamp();
 	int64		monotonic = clock_monotonic();
 	Runner	   *runners;
@@ -440,7 +411,25 @@ sql_queue_runners(PG_FUNCTION_ARGS)
 	InitMaterializedSRF(fcinfo, 0);
 	runners = pool_list(&n, false);
 	for (int i = 0; i < n; i++)
-		put_runner(fcinfo, &runners[i], now, monotonic);
+	{
+		const Runner *runner = &runners[i];
+		ApiRow		row = {0};
+
+		api_row_add(&row, ObjectIdGetDatum(runner->database));
+		api_row_add(&row, ObjectIdGetDatum(runner->role));
+		api_row_add_or_null(&row, Int32GetDatum(runner->pid), runner->pid == 0);
+		api_row_add_text(&row, runner->is_session ? "session" :
+						 states[runner->state]);
+
+		/* "now" and "monotonic" are the same moment by two clocks. */
+		api_row_add(&row,
+					TimestampTzGetDatum(now - (monotonic - runner->since)));
+		api_row_add_or_null(&row, Int32GetDatum(runner->queue_id),
+							runner->queue_id == 0);
+		api_row_add_or_null(&row, Int64GetDatum(runner->message_id),
+							runner->message_id == 0);
+		api_row_put(&row, fcinfo);
+	}
 	return (Datum) 0;
 }
 

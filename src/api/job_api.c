@@ -30,7 +30,6 @@
 #include "jobs/handler_check.h"
 #include "jobs/runner_pool.h"
 #include "push/root_job.h"
-#include "queue/missing_queue.h"
 #include "queue/registry.h"
 #include "util/args.h"
 #include "util/clock.h"
@@ -284,17 +283,14 @@ put_handler(FunctionCallInfo fcinfo, Handler *handler,
 			api_row_put(&job, fcinfo);
 		}
 	if (running == 0)
-	{
-		add_job_columns(&row, NULL);
 		api_row_put(&row, fcinfo);
-	}
 }
 
 /* Returns why a handler cannot run now; NULL if it can, or is paused. */
 static const char *
 problem_of(Handler *handler)
 {
-	return handler->paused ? NULL : handler_check(handler);
+	return handler->queue.paused ? NULL : handler_check(handler);
 }
 
 static void
@@ -304,48 +300,39 @@ add_handler_columns(ApiRow *row, Handler *handler, int running)
 	const char *reason = problem;
 
 	/* The command that has paused the queue is reason enough. */
-	if (problem == NULL && !handler->paused &&
+	if (problem == NULL && !handler->queue.paused &&
 		(setting_database_workers == 0 || setting_max_runners == 0 ||
 		 setting_runners == 0))
 		reason = "no background process may run jobs (\"queue.database_workers\", \"queue.max_runners\", \"queue.runners\"): only job_run() does";
-	api_row_add_text(row, handler->name);
+	api_row_add_text(row, handler->queue.name);
 	api_row_add_text(row, handler_function_name(&handler->row.function));
 	api_row_add_text(row, problem != NULL ? "stopped" :
-					 handler->paused ? "paused" :
+					 handler->queue.paused ? "paused" :
 					 running > 0 ? "running" : "idle");
 	api_row_add_text(row, reason);
 	api_row_add(row, Int32GetDatum(handler->row.options.concurrency));
 	api_row_add(row, Int32GetDatum(running));
 }
 
-/* Add the columns of a job; NULL: none runs. */
+/* Add the columns of a job. */
 static void
 add_job_columns(ApiRow *row, const Runner *runner)
 {
 	JsonbInState progress = {0};
-	bool		is_null = runner == NULL;
-	bool		has_progress = !is_null && runner->done >= 0;
 
-	api_row_add_or_null(row, is_null ? 0 : Int64GetDatum(runner->message_id),
-						is_null);
-	api_row_add_or_null(row, is_null ? 0 : Int32GetDatum(runner->pid),
-						is_null);
-	api_row_add_or_null(row,
-						is_null ? 0 : TimestampTzGetDatum(runner->job_since),
-						is_null);
-	if (has_progress)
-	{
-		compat_push_jsonb(&progress, WJB_BEGIN_OBJECT, NULL);
-		json_add_integer(&progress, "done", runner->done);
-		if (runner->total >= 0)
-			json_add_integer(&progress, "total", runner->total);
-		if (runner->note[0] != '\0')
-			json_add_text(&progress, "note", runner->note);
-		compat_push_jsonb(&progress, WJB_END_OBJECT, NULL);
-	}
-	api_row_add_or_null(row, has_progress ?
-						JsonbPGetDatum(JsonbValueToJsonb(progress.result)) : 0,
-						!has_progress);
+	api_row_add(row, Int64GetDatum(runner->message_id));
+	api_row_add(row, Int32GetDatum(runner->pid));
+	api_row_add(row, TimestampTzGetDatum(runner->job_since));
+	if (runner->done < 0)
+		return;					/* it has reported no progress */
+	compat_push_jsonb(&progress, WJB_BEGIN_OBJECT, NULL);
+	json_add_integer(&progress, "done", runner->done);
+	if (runner->total >= 0)
+		json_add_integer(&progress, "total", runner->total);
+	if (runner->note[0] != '\0')
+		json_add_text(&progress, "note", runner->note);
+	compat_push_jsonb(&progress, WJB_END_OBJECT, NULL);
+	api_row_add(row, JsonbPGetDatum(JsonbValueToJsonb(progress.result)));
 }
 
 /*
@@ -390,8 +377,7 @@ sql_job_list(PG_FUNCTION_ARGS)
 		if (queue_open_or_notice(name, QUEUE_INSPECT, &queue) &&
 			handler_read(queue.id, &handler))
 			put_handler(fcinfo, &handler, runners, n);
-		api_check_left(fcinfo, name);
-		return (Datum) 0;
+		return api_check_left(fcinfo, name);
 	}
 
 	list.context = AllocSetContextCreate(CurrentMemoryContext, "handlers",
@@ -400,7 +386,7 @@ sql_job_list(PG_FUNCTION_ARGS)
 	for (int i = 0; i < list.n; i++)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (strcmp(list.items[i].project, setting_project) == 0 &&
+		if (strcmp(list.items[i].queue.project, setting_project) == 0 &&
 			queue_may_inspect(list.items[i].row.queue_id,
 							  GetUserId()))
 			put_handler(fcinfo, &list.items[i], runners, n);

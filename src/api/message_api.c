@@ -12,13 +12,15 @@
 #include "fmgr.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "utils/fmgrprotos.h"
 
 #include "api/api_arg.h"
+#include "catalog/tables.h"
 #include "claim/dead_letter.h"
 #include "queue/message_list.h"
 #include "queue/message_result.h"
-#include "queue/missing_queue.h"
 #include "queue/registry.h"
+#include "storage/attributes.h"
 #include "storage/message.h"
 #include "util/args.h"
 #include "util/compat.h"
@@ -35,6 +37,8 @@ PG_FUNCTION_INFO_V1(sql_queue_dead_letters);
 PG_FUNCTION_INFO_V1(sql_queue_redrive);
 
 static int	get_states(FunctionCallInfo fcinfo, int arg);
+static void add_column(ApiRow *row, const ScanRow *message, int column);
+static bool put_browsed(const ScanRow *message, TimestampTz now, void *arg);
 static bool put_dead_letter(const ScanRow *message, TimestampTz now, void *arg);
 
 /*
@@ -73,8 +77,7 @@ sql_queue_messages(PG_FUNCTION_ARGS)
 	api_begin_messages(fcinfo, &result);
 	if (queue_open_or_notice(name, QUEUE_READ, &queue) && marker < PG_INT64_MAX)
 		(void) message_list(&queue, &filter, &result);
-	api_check_left(fcinfo, name);
-	return (Datum) 0;
+	return api_check_left(fcinfo, name);
 }
 
 /* Get the name of a state; NULL: any. */
@@ -93,6 +96,69 @@ get_states(FunctionCallInfo fcinfo, int arg)
 			 errmsg("parameter \"%s\" is not a state: \"%s\"", "state",
 					arg_clip(name, CLIP_LENGTH)),
 			 errhint("States are free, claimed, delayed, waiting and canceled; NULL is any of them.")));
+}
+
+/*
+ * Add a column of a message.  What is in the TOAST table is fetched now,
+ * because the message may be deleted before the result is read.
+ */
+static void
+add_column(ApiRow *row, const ScanRow *message, int column)
+{
+	TupleDesc	desc = RelationGetDescr(message->table->heap);
+	bool		isnull;
+	Datum		value = heap_getattr(message->tuple, column, desc, &isnull);
+
+	if (!isnull && TupleDescAttr(desc, column - 1)->attlen == -1)
+		value = PointerGetDatum(PG_DETOAST_DATUM_PACKED(value));
+	api_row_add_or_null(row, value, isnull);
+}
+
+/* Callback of message_list_each(): return a row of queue_browse. */
+static bool
+put_browsed(const ScanRow *message, TimestampTz now, void *arg)
+{
+	const MessageForm *form = &message->form;
+	TupleDesc	desc = RelationGetDescr(message->table->heap);
+	HeapTuple	tuple = message->tuple;
+	MessageState state = message_state(desc, tuple, form, now);
+	TimestampTz expires_at = form->expires_at;
+	ApiRow		row = {0};
+	Datum		digest;
+	Datum		due_at;
+	bool		no_digest;
+	bool		never_due;
+
+	/* When it is due, a delayed message lives for a minute at least. */
+	due_at = heap_getattr(tuple, Anum_message_due_at, desc, &never_due);
+	if (!never_due && state != STATE_WAITING)
+		expires_at = Max(expires_at,
+						 DatumGetTimestampTz(due_at) + USECS_PER_MINUTE);
+	digest = heap_getattr(tuple, Anum_message_dedup, desc, &no_digest);
+
+	api_row_add(&row, Int64GetDatum(form->id));
+	api_row_add_text(&row, message_state_name(state));
+	add_column(&row, message, Anum_message_body);
+	add_column(&row, message, Anum_message_headers);
+	api_row_add(&row, Int32GetDatum(form->priority));
+	add_column(&row, message, Anum_message_group_key);
+	api_row_add_text(&row, no_digest ? NULL :
+					 DatumGetCString(DirectFunctionCall1(uuid_out, digest)));
+	add_column(&row, message, Anum_message_batch);
+	add_column(&row, message, Anum_message_after_batch);
+	api_row_add(&row, Int32GetDatum(attributes_claim_count(desc, tuple)));
+
+	/* While it waits for a batch, it is counted as pushed in the future. */
+	api_row_add_or_null(&row, TimestampTzGetDatum(form->created_at),
+						state == STATE_WAITING);
+	api_row_add_or_null(&row, due_at, state != STATE_DELAYED);
+	api_row_add_or_null(&row, TimestampTzGetDatum(form->claimed_until),
+						!message_is_claimed(form, now));
+	api_row_add_or_null(&row, TimestampTzGetDatum(expires_at),
+						state == STATE_WAITING);
+	api_row_add_text(&row, attributes_last_error(desc, tuple));
+	api_row_put(&row, arg);
+	return true;
 }
 
 /*
@@ -122,7 +188,6 @@ sql_queue_browse(PG_FUNCTION_ARGS)
 	int64		marker = PG_ARGISNULL(3) ? 0 : PG_GETARG_INT64(3);
 	MessageFilter filter = ALL_MESSAGES;
 	Queue		queue;
-	MessageResult result;
 	ApiRow		row = {0};
 	int64		last;
 
@@ -133,17 +198,14 @@ sql_queue_browse(PG_FUNCTION_ARGS)
 	filter.states = get_states(fcinfo, 1);
 	if (!PG_ARGISNULL(2))
 		filter.body = PG_GETARG_JSONB_P(2);
-	api_begin_messages(fcinfo, &result);
+	InitMaterializedSRF(fcinfo, 0);
 	if (queue_open_or_notice(name, QUEUE_READ, &queue) &&
-		(last = message_list(&queue, &filter, &result)) != 0)
+		(last = message_list_each(&queue, &filter, put_browsed, fcinfo)) != 0)
 	{
 		api_row_add(&row, Int64GetDatum(last));
-		while (row.n < Natts_browsed_message)
-			api_row_add_or_null(&row, (Datum) 0, true);
 		api_row_put(&row, fcinfo);
 	}
-	api_check_left(fcinfo, name);
-	return (Datum) 0;
+	return api_check_left(fcinfo, name);
 }
 
 /*
@@ -166,8 +228,7 @@ sql_message_get(PG_FUNCTION_ARGS)
 	api_begin_messages(fcinfo, &result);
 	if (queue_open_or_notice(name, QUEUE_READ, &queue))
 		message_list_one(&queue, id, &result);
-	api_check_left(fcinfo, name);
-	return (Datum) 0;
+	return api_check_left(fcinfo, name);
 }
 
 /*
@@ -196,8 +257,7 @@ sql_messages_get(PG_FUNCTION_ARGS)
 			CHECK_FOR_INTERRUPTS();
 			message_list_one(&queue, DatumGetInt64(ids[i]), &result);
 		}
-	api_check_left(fcinfo, name);
-	return (Datum) 0;
+	return api_check_left(fcinfo, name);
 }
 
 /* --- Dead letters --- */
@@ -256,8 +316,7 @@ sql_queue_dead_letters(PG_FUNCTION_ARGS)
 		if (!api_has_rows(fcinfo))
 			queue_notice_dead_letters(&queue);
 	}
-	api_check_left(fcinfo, name);
-	return (Datum) 0;
+	return api_check_left(fcinfo, name);
 }
 
 /*

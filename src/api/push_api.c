@@ -471,27 +471,25 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 	Datum	   *bodies;
 	bool	   *nulls;
 	int			n;
-	int			priority;
-	int			ttl = PUSH_DEFAULT;
-	int			delay = PUSH_DEFAULT;
 	int64		total = 0;
 	NewMessage *messages;
-	NewMessage	terms = {0};
+	NewMessage	terms = {.ttl = PUSH_DEFAULT,.delay = PUSH_DEFAULT};
 
 	api_check_can_write("queue_push_batch()");
 	name = arg_queue_name(fcinfo, 0, "q");
 	array = DatumGetArrayTypeP(arg_required(fcinfo, 1, "bodies"));
-	priority = arg_check_priority(arg_int(fcinfo, 4, "priority"));
+	terms.priority = arg_check_priority(arg_int(fcinfo, 4, "priority"));
 	if (!PG_ARGISNULL(2))
-		ttl = arg_check_ttl(PG_GETARG_INT32(2));
+		terms.ttl = arg_check_ttl(PG_GETARG_INT32(2));
 	if (!PG_ARGISNULL(3))
-		delay = arg_check_delay(PG_GETARG_INT32(3));
+		terms.delay = arg_check_delay(PG_GETARG_INT32(3));
 	get_batch_args(fcinfo, 6, &terms);
-	terms.delay = delay;
 	if (!PG_ARGISNULL(9))
 		push_set_at(&terms, PG_GETARG_TIMESTAMPTZ(9));
 	bodies = get_elements(array, "bodies", JSONBOID, &nulls, &n);
 	messages = push_alloc_messages("bodies", n);
+	for (int i = 0; i < n; i++)
+		messages[i] = terms;
 	if (!PG_ARGISNULL(5))
 		set_group_keys(PG_GETARG_ARRAYTYPE_P(5), messages, n);
 
@@ -505,13 +503,6 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 							i + 1, "bodies"),
 					 errhint("For a JSON null give 'null'::jsonb.")));
 		messages[i].body = DatumGetJsonbP(bodies[i]);
-		messages[i].ttl = ttl;
-		messages[i].delay = terms.delay;
-		messages[i].at = terms.at;
-		messages[i].priority = priority;
-		messages[i].batch = terms.batch;
-		messages[i].after = terms.after;
-		messages[i].after_success = terms.after_success;
 		push_prepare(&queue, &messages[i], &total);
 	}
 

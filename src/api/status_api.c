@@ -23,7 +23,6 @@
 #include "map/lanes_table.h"
 #include "map/shmem_maps.h"
 #include "queue/message_list.h"
-#include "queue/missing_queue.h"
 #include "queue/queue_table.h"
 #include "queue/registry.h"
 #include "stats/counters.h"
@@ -42,9 +41,6 @@ PG_FUNCTION_INFO_V1(sql_queue_groups);
 PG_FUNCTION_INFO_V1(sql_job_stats);
 
 static bool *find_running(QueueStatus *list, int n);
-static void put_status(FunctionCallInfo fcinfo, const QueueStatus *status,
-					   bool known, bool running, TimestampTz now);
-static void put_map(FunctionCallInfo fcinfo, const MapStatus *map);
 static void put_places(FunctionCallInfo fcinfo, const char *what, uint32 used,
 					   uint32 places, Size size);
 static void put_depth(FunctionCallInfo fcinfo, const QueueEntry *queue,
@@ -52,7 +48,7 @@ static void put_depth(FunctionCallInfo fcinfo, const QueueEntry *queue,
 					  bool known, bool has_error);
 static bool is_in_list(const List *ids, int32 id);
 static void add_message(ApiRow *row, const MessageForm *message,
-						const MessageCounts *counts);
+						TimestampTz now);
 static void put_group(const GroupCounts *group, void *arg);
 
 /* Returns, for each queue of the list, whether a job of it runs. */
@@ -74,29 +70,8 @@ find_running(QueueStatus *list, int n)
 	return running;
 }
 
-/* Return the row of a queue. */
-static void
-put_status(FunctionCallInfo fcinfo, const QueueStatus *status, bool known,
-		   bool running, TimestampTz now)
-{
-	ApiRow		row = {0};
-	CounterRow	counters;
-
-	counters_read(status->queue_id, &counters);
-	api_row_add(&row, Int32GetDatum(status->queue_id));
-	for (int i = 0; i < DEPTHS; i++)
-		api_row_add_or_null(&row, Int64GetDatum(status->depths[i]), !known);
-	api_row_add_or_null(&row,
-						Int32GetDatum(clock_seconds(status->oldest_free, now)),
-						status->oldest_free == DT_NOEND);
-	api_row_add(&row, BoolGetDatum(running));
-	for (int i = 0; i < JOB_COUNTERS; i++)
-		api_row_add(&row, Int64GetDatum(counters.n[i]));
-	api_row_put(&row, fcinfo);
-}
-
 /*
- * queue_data.status() returns setof record (the columns are in put_status)
+ * queue_data.status() returns setof record (the columns are below)
  *
  * One row for each queue of all projects: how many messages it has (NULL while
  * that is not known), the age of the oldest one that is free (in seconds since
@@ -119,58 +94,72 @@ sql_queue_status(PG_FUNCTION_ARGS)
 	running = find_running(list, n);
 	now = GetCurrentTimestamp();
 	for (int i = 0; i < n; i++)
-		put_status(fcinfo, &list[i], known, running[i], now);
+	{
+		const QueueStatus *status = &list[i];
+		ApiRow		row = {0};
+		CounterRow	counters;
+
+		counters_read(status->queue_id, &counters);
+		api_row_add(&row, Int32GetDatum(status->queue_id));
+		for (int j = 0; j < DEPTHS; j++)
+			api_row_add_or_null(&row, Int64GetDatum(status->depths[j]),
+								!known);
+		api_row_add_or_null(&row,
+							Int32GetDatum(clock_seconds(status->oldest_free,
+														now)),
+							status->oldest_free == DT_NOEND);
+		api_row_add(&row, BoolGetDatum(running[i]));
+		for (int j = 0; j < JOB_COUNTERS; j++)
+			api_row_add(&row, Int64GetDatum(counters.n[j]));
+		api_row_put(&row, fcinfo);
+	}
 	return (Datum) 0;
 }
 
-/* Return the row of an availability map. */
-static void
-put_map(FunctionCallInfo fcinfo, const MapStatus *map)
-{
-	static const char *const states[] = {
-		[MAP_STATE_FULL] = "full",
-		[MAP_STATE_NEW] = "new",
-		[MAP_STATE_COMPLETE] = "complete"
-	};
-	ApiRow		row = {0};
-
-	api_row_add(&row, Int32GetDatum(map->queue_id));
-	api_row_add_text(&row, states[map->state]);
-	api_row_add(&row, BoolGetDatum(map->ready));
-	api_row_add_or_null(&row, Int64GetDatum(map->unscanned),
-						map->unscanned < 0);
-	api_row_add(&row, Int32GetDatum(map->ranges));
-	api_row_add_or_null(&row, Int64GetDatum(map->numbers), map->numbers < 0);
-	api_row_add(&row, BoolGetDatum(map->uncertain));
-	api_row_add_or_null(&row, Int32GetDatum(map->lanes), map->lanes < 0);
-	api_row_add(&row, Int32GetDatum(map->reservations));
-	api_row_add(&row, BoolGetDatum(map->claims_wait));
-	api_row_add(&row, Int32GetDatum(map->waiters));
-	api_row_add(&row, Int64GetDatum((int64) map->incarnation));
-
-	/* Some times that are only used inside are before all valid ones. */
-	api_row_add_or_null(&row,
-						TimestampTzGetDatum(map->visit_at < MIN_TIMESTAMP ?
-											DT_NOBEGIN : map->visit_at),
-						map->visit_at == DT_NOEND);
-	api_row_put(&row, fcinfo);
-}
-
 /*
- * queue_data.maps() returns setof record (the columns are in put_map)
+ * queue_data.maps() returns setof record (the columns are below)
  *
  * One row for each availability map of this database.
  */
 Datum
 sql_queue_maps(PG_FUNCTION_ARGS)
 {
+	static const char *const states[] = {
+		[MAP_STATE_FULL] = "full",
+		[MAP_STATE_NEW] = "new",
+		[MAP_STATE_COMPLETE] = "complete"
+	};
 	MapStatus  *list;
 	int			n;
 
 	InitMaterializedSRF(fcinfo, 0);
 	list = availability_list(&n);
 	for (int i = 0; i < n; i++)
-		put_map(fcinfo, &list[i]);
+	{
+		const MapStatus *map = &list[i];
+		ApiRow		row = {0};
+
+		api_row_add(&row, Int32GetDatum(map->queue_id));
+		api_row_add_text(&row, states[map->state]);
+		api_row_add(&row, BoolGetDatum(map->ready));
+		api_row_add_or_null(&row, Int64GetDatum(map->unscanned),
+							map->unscanned < 0);
+		api_row_add(&row, Int32GetDatum(map->ranges));
+		api_row_add_or_null(&row, Int64GetDatum(map->numbers), map->numbers < 0);
+		api_row_add(&row, BoolGetDatum(map->uncertain));
+		api_row_add_or_null(&row, Int32GetDatum(map->lanes), map->lanes < 0);
+		api_row_add(&row, Int32GetDatum(map->reservations));
+		api_row_add(&row, BoolGetDatum(map->claims_wait));
+		api_row_add(&row, Int32GetDatum(map->waiters));
+		api_row_add(&row, Int64GetDatum((int64) map->incarnation));
+
+		/* Some times that are only used inside are before all valid ones. */
+		api_row_add_or_null(&row,
+							TimestampTzGetDatum(map->visit_at < MIN_TIMESTAMP ?
+												DT_NOBEGIN : map->visit_at),
+							map->visit_at == DT_NOEND);
+		api_row_put(&row, fcinfo);
+	}
 	return (Datum) 0;
 }
 
@@ -310,24 +299,18 @@ sql_queue_depth(PG_FUNCTION_ARGS)
 		put_depth(fcinfo, &queues[i], &list[i], &list[n + i], known,
 				  name != NULL || is_in_list(with_errors, queues[i].id));
 	if (name != NULL)
-		api_check_left(fcinfo, name);
+		return api_check_left(fcinfo, name);
 	return (Datum) 0;
 }
 
 /* --- Counts --- */
 
-/* Add the columns of a message, which are null if there are no messages. */
 static void
-add_message(ApiRow *row, const MessageForm *message,
-			const MessageCounts *counts)
+add_message(ApiRow *row, const MessageForm *message, TimestampTz now)
 {
-	bool		isnull = counts->total == 0;
-
-	api_row_add_or_null(row, Int64GetDatum(message->id), isnull);
-	api_row_add_or_null(row, Int32GetDatum(clock_seconds(message->created_at,
-														 counts->now)),
-						isnull);
-	api_row_add_or_null(row, TimestampTzGetDatum(message->created_at), isnull);
+	api_row_add(row, Int64GetDatum(message->id));
+	api_row_add(row, Int32GetDatum(clock_seconds(message->created_at, now)));
+	api_row_add(row, TimestampTzGetDatum(message->created_at));
 }
 
 /*
@@ -365,8 +348,11 @@ sql_queue_stats(PG_FUNCTION_ARGS)
 	api_row_add(&row, Int64GetDatum(counts.states.claimed));
 	api_row_add(&row, Int64GetDatum(counts.states.delayed));
 	api_row_add(&row, Int64GetDatum(counts.total));
-	add_message(&row, &counts.oldest, &counts);
-	add_message(&row, &counts.newest, &counts);
+	if (counts.total > 0)
+	{
+		add_message(&row, &counts.oldest, counts.now);
+		add_message(&row, &counts.newest, counts.now);
+	}
 	api_row_put(&row, fcinfo);
 	return (Datum) 0;
 }
@@ -413,8 +399,7 @@ sql_queue_groups(PG_FUNCTION_ARGS)
 	if (queue_open_or_notice(name, QUEUE_READ, &queue))
 		group_list(&queue, PG_ARGISNULL(1) ? NULL : PG_GETARG_TEXT_PP(1),
 				   limit, put_group, fcinfo);
-	api_check_left(fcinfo, name);
-	return (Datum) 0;
+	return api_check_left(fcinfo, name);
 }
 
 /*

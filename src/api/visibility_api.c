@@ -279,8 +279,7 @@ sql_visibility_list(PG_FUNCTION_ARGS)
 
 		visibility_list(&queue, ids, n, &result);
 	}
-	api_check_left(fcinfo, name);
-	return (Datum) 0;
+	return api_check_left(fcinfo, name);
 }
 
 /*

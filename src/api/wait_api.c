@@ -22,7 +22,6 @@
 #include "bgworker/wakeup.h"
 #include "claim/claim_scan.h"
 #include "claim/ready.h"
-#include "queue/missing_queue.h"
 #include "queue/registry.h"
 #include "queue/shard.h"
 #include "util/args.h"
@@ -43,7 +42,8 @@ static int	get_wait_args(FunctionCallInfo fcinfo, char *name);
 static void put_if_ready(const char *project, const Queue *queue,
 						 MessageTables *tables, FunctionCallInfo fcinfo);
 static bool put_flagged_ready(FunctionCallInfo fcinfo);
-static void put_all_ready(FunctionCallInfo fcinfo);
+static void put_listed_ready(FunctionCallInfo fcinfo, const List *ids,
+							 bool has_project);
 
 /*
  * queue_channel(q text) returns text
@@ -230,30 +230,29 @@ put_flagged_ready(FunctionCallInfo fcinfo)
 	return ready_was_complete(generation);
 }
 
-/* List all queues, and visit those that may be ready. */
+/* Visit these queues, and put the project of each into the result, if asked. */
 static void
-put_all_ready(FunctionCallInfo fcinfo)
+put_listed_ready(FunctionCallInfo fcinfo, const List *ids, bool has_project)
 {
-	char		name[QUEUE_NAME_LENGTH + 1];
-	Queue		queue;
 	MessageTables tables = {0};
-	int			n;
-	QueueEntry *queues = queue_list_readable(&n);
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "a queue that is probed",
 												  ALLOCSET_DEFAULT_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(context);
+	ListCell   *cell;
 
-	for (int i = 0; i < n; i++)
+	foreach(cell, ids)
 	{
-		MemoryContext old = MemoryContextSwitchTo(context);
+		QueueSummary summary;
+		Queue		queue;
 
 		CHECK_FOR_INTERRUPTS();
-		if (ready_may_be(queues[i].id) &&
-			queue_check_claimable(queues[i].id, name, &queue) == QUEUE_OK)
-			put_if_ready(NULL, &queue, &tables, fcinfo);
-		MemoryContextSwitchTo(old);
+		if (queue_find_in_projects(lfirst_int(cell), &summary, &queue))
+			put_if_ready(has_project ? summary.project : NULL, &queue,
+						 &tables, fcinfo);
 		MemoryContextReset(context);
 	}
+	MemoryContextSwitchTo(old);
 	message_tables_close(&tables, false);
 }
 
@@ -271,13 +270,21 @@ put_all_ready(FunctionCallInfo fcinfo)
 Datum
 sql_queue_ready(PG_FUNCTION_ARGS)
 {
+	List	   *ids = NIL;
+	QueueEntry *queues;
+	int			n;
+
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	if (!put_flagged_ready(fcinfo))
-	{
-		/* What has the flag is found again. */
-		tuplestore_clear(((ReturnSetInfo *) fcinfo->resultinfo)->setResult);
-		put_all_ready(fcinfo);
-	}
+	if (put_flagged_ready(fcinfo))
+		return (Datum) 0;
+
+	/* List all queues; what has the flag is found again. */
+	tuplestore_clear(((ReturnSetInfo *) fcinfo->resultinfo)->setResult);
+	queues = queue_list_readable(&n);
+	for (int i = 0; i < n; i++)
+		if (ready_may_be(queues[i].id))
+			ids = lappend_int(ids, queues[i].id);
+	put_listed_ready(fcinfo, ids, false);
 	return (Datum) 0;
 }
 
@@ -292,28 +299,8 @@ sql_queue_ready(PG_FUNCTION_ARGS)
 Datum
 sql_queue_ready_in_projects(PG_FUNCTION_ARGS)
 {
-	MemoryContext context;
-	ListCell   *cell;
-	List	   *ids;
-	MessageTables tables = {0};
-
 	InitMaterializedSRF(fcinfo, 0);
-	context = AllocSetContextCreate(CurrentMemoryContext,
-									"a queue that is probed",
-									ALLOCSET_DEFAULT_SIZES);
-	ids = ready_ids_in_projects();
-	foreach(cell, ids)
-	{
-		MemoryContext old = MemoryContextSwitchTo(context);
-		char		project[QUEUE_PROJECT_LENGTH + 1];
-		Queue		queue;
-
-		if (queue_find_in_projects(lfirst_int(cell), project, &queue))
-			put_if_ready(project, &queue, &tables, fcinfo);
-		MemoryContextSwitchTo(old);
-		MemoryContextReset(context);
-	}
-	message_tables_close(&tables, false);
+	put_listed_ready(fcinfo, ready_ids_in_projects(), true);
 	return (Datum) 0;
 }
 

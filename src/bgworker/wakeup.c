@@ -50,7 +50,6 @@
 #include "map/availability_reserve.h"
 #include "map/availability_visit.h"
 #include "queue/finished.h"
-#include "queue/missing_queue.h"
 #include "queue/registry.h"
 #include "queue/shard.h"
 #include "shmem/await_state.h"
@@ -98,8 +97,7 @@ wakeup_channel_name(const char *project, const char *name, char *channel)
 static bool
 probe_queue(const char *name, int32 *id)
 {
-	char		found_project[QUEUE_PROJECT_LENGTH + 1];
-	char		found_name[QUEUE_NAME_LENGTH + 1];
+	QueueSummary current;
 	Queue		queue;
 
 	/* Privileges or the queue may have changed during the sleep. */
@@ -114,8 +112,7 @@ probe_queue(const char *name, int32 *id)
 	 * so we look at the row before we believe that the queue is paused.
 	 */
 	if (queue.paused &&
-		(!queue_name_of(queue.id, found_project, found_name, &queue.paused) ||
-		 queue.paused))
+		(!queue_local_summary(queue.id, &current) || current.paused))
 		return false;
 	if (claim_scan_probe(&queue, NULL))
 		return true;

@@ -62,15 +62,13 @@ notify_is_needed(void)
 static void
 notify_listeners_of(int32 queue_id)
 {
-	char		project[QUEUE_PROJECT_LENGTH + 1];
-	char		name[QUEUE_NAME_LENGTH + 1];
 	char		channel[CHANNEL_LENGTH + 1];
-	bool		paused;
+	QueueSummary queue;
 
-	if (!queue_any_name_of(queue_id, project, name, &paused) || paused)
+	if (!queue_summary(queue_id, &queue) || queue.paused)
 		return;
-	wakeup_channel_name(project, name, channel);
-	Async_Notify(channel, name);
+	wakeup_channel_name(queue.project, queue.name, channel);
+	Async_Notify(channel, queue.name);
 	database_count(COUNT_NOTIFICATIONS, 1);
 }
 

@@ -43,7 +43,6 @@
 #include "push/message_end.h"
 #include "queue/group.h"
 #include "queue/message_result.h"
-#include "queue/missing_queue.h"
 #include "queue/registry.h"
 #include "shmem/database_state.h"
 #include "storage/claim_id.h"

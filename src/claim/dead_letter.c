@@ -271,7 +271,7 @@ open_origin_queue(const Queue *dead, const char *name, TimestampTz died_at,
 				  Queue *origin)
 {
 	Queue		again;
-	TimestampTz created_at;
+	QueueSummary summary;
 
 	/* Other SQL may have written the attributes. */
 	queue_check_name(name, ORIGIN_QUEUE);
@@ -287,8 +287,8 @@ open_origin_queue(const Queue *dead, const char *name, TimestampTz died_at,
 	 * name since, that one gets the letter only if its owner could read it
 	 * anyway.
 	 */
-	return (queue_created_at(origin->id, &created_at) &&
-			created_at <= died_at) ||
+	return (queue_summary(origin->id, &summary) &&
+			summary.created_at <= died_at) ||
 		queue_find_as(dead->name, origin->owner, QUEUE_CLAIM,
 					  &again) == QUEUE_OK;
 }

@@ -42,7 +42,6 @@
 #include "commands/queue_cmds.h"
 #include "push/message_end.h"
 #include "queue/acl.h"
-#include "queue/missing_queue.h"
 #include "queue/options.h"
 #include "queue/queue_table.h"
 #include "queue/registry.h"
@@ -483,13 +482,16 @@ queue_revoke(const char *name, Oid role, QueuePrivilege privilege)
 {
 	Queue		queue;
 	ArrayType  *roles;
+	ArrayType  *changed;
+	Datum	   *unused;
 
 	/* NULL: it was granted to no role by name. */
 	queue_open_existing(name, QUEUE_ALTER, &queue);
 	roles = read_column(name, queue_privileges[privilege].column);
 	if (roles == NULL)
 		not_granted_error(name, privilege, role);
-	if (!acl_has_role(roles, role))
+	changed = acl_change_roles(roles, role, false);
+	if (acl_roles(changed, &unused) == acl_roles(roles, &unused))
 	{
 		ereport(NOTICE,
 				(errmsg("role \"%s\" is not one of those that were granted privilege \"%s\" on queue \"%s\"",
@@ -499,8 +501,7 @@ queue_revoke(const char *name, Oid role, QueuePrivilege privilege)
 		return;
 	}
 	update_column(name, queue_privileges[privilege].column,
-				  PointerGetDatum(acl_change_roles(roles, role, false)),
-				  false);
+				  PointerGetDatum(changed), false);
 	role_forget(role);
 }
 

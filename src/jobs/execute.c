@@ -453,8 +453,8 @@ find_handler(const HandlerList *handlers, const char *name)
 	{
 		const Handler *handler = &handlers->items[i];
 
-		if (strcmp(handler->name, name) == 0 &&
-			strcmp(handler->project, setting_project) == 0)
+		if (strcmp(handler->queue.name, name) == 0 &&
+			strcmp(handler->queue.project, setting_project) == 0)
 			return handler;
 	}
 	return NULL;
@@ -508,8 +508,8 @@ read_wanted_handlers(Run *run, const QueueNames *queues)
 	{
 		const Handler *handler = &handlers->items[i];
 
-		if (strcmp(handler->project, setting_project) == 0 &&
-			is_wanted_queue(queues, handler->name) &&
+		if (strcmp(handler->queue.project, setting_project) == 0 &&
+			is_wanted_queue(queues, handler->queue.name) &&
 			compat_may_act_as(run->transaction.user, handler->row.role))
 			handlers->items[n++] = *handler;
 	}
@@ -541,7 +541,7 @@ run_until_limit(Run *run, const QueueNames *queues)
 
 			/* A job of another queue may have pushed to this one. */
 			handler->not_before = 0;
-			if (!handler->paused && execute_queue(run, handler))
+			if (!handler->queue.paused && execute_queue(run, handler))
 				progress = true;
 		}
 	} while (progress);

@@ -191,8 +191,7 @@ handler_list_read(HandlerList *list, Oid role)
 		 * We leave out a queue that is on another server, or was dropped
 		 * since.
 		 */
-		if (queue_name_of(handler->row.queue_id, handler->project,
-						  handler->name, &handler->paused))
+		if (queue_local_summary(handler->row.queue_id, &handler->queue))
 			list->n++;
 	}
 	row_scan_end(&scan);
@@ -213,8 +212,7 @@ handler_read(int32 queue_id, Handler *handler)
 		read_handler_row(RelationGetDescr(rel), tuple, &handler->row);
 	table_close(rel, AccessShareLock);
 	return HeapTupleIsValid(tuple) &&
-		queue_name_of(queue_id, handler->project, handler->name,
-					  &handler->paused);
+		queue_local_summary(queue_id, &handler->queue);
 }
 
 /*

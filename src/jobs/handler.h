@@ -14,7 +14,7 @@
 #include "datatype/timestamp.h"
 #include "storage/itemptr.h"
 
-#include "util/limits.h"
+#include "queue/queue_table.h"
 
 /*
  * A function by name.  An OID would not outlive a dump or pg_upgrade, and
@@ -67,9 +67,7 @@ typedef struct HandlerRow
 typedef struct Handler
 {
 	HandlerRow	row;
-	char		project[QUEUE_PROJECT_LENGTH + 1];	/* of the queue */
-	char		name[QUEUE_NAME_LENGTH + 1];
-	bool		paused;
+	QueueSummary queue;			/* that it is of */
 	FoundFunction function;		/* these are valid after handler_check() */
 	FoundFunction teardown;
 	bool		load_has_ended; /* of the row, by a restore; or it had none */

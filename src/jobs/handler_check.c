@@ -425,7 +425,7 @@ role_problem(const Handler *handler)
 	/* To bind a handler takes the same privilege. */
 	if (!queue_may_inspect(handler->row.queue_id, role))
 		return psprintf("Role \"%s\", which bound the handler, may not bind one to queue \"%s\".",
-						name, handler->name);
+						name, handler->queue.name);
 	if (!OidIsValid(job_handler_oid()) ||
 		call_privilege(job_handler_oid(), role) != CALL_ALLOWED)
 		return psprintf("Role \"%s\", which bound the handler, may not execute job_handler.",
@@ -459,7 +459,7 @@ void
 handler_report_stopped(const Handler *handler, int elevel, const char *problem)
 {
 	ereport(elevel,
-			(errmsg("handler of queue \"%s\" cannot run", handler->name),
+			(errmsg("handler of queue \"%s\" cannot run", handler->queue.name),
 			 errdetail_internal("%s", problem),
 			 errhint("Its jobs wait, and go on by themselves when that has changed.")));
 }

@@ -325,11 +325,11 @@ report_job(const Batch *batch)
 
 	if (batch->run->transaction.is_session)
 		return;
-	snprintf(text, sizeof(text), handler->project[0] == '\0' ?
+	snprintf(text, sizeof(text), handler->queue.project[0] == '\0' ?
 			 "job %lld of queue \"%s\"" :
 			 "job %lld of queue \"%s\", project \"%s\"",
-			 (long long) batch_current_message(batch)->id, handler->name,
-			 handler->project);
+			 (long long) batch_current_message(batch)->id, handler->queue.name,
+			 handler->queue.project);
 	pgstat_report_activity(STATE_RUNNING, text);
 }
 

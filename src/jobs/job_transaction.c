@@ -152,7 +152,7 @@ check_session(const JobTransaction *transaction, const Handler *handler)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("cannot run jobs of queue \"%s\" while the session has open cursors",
-						handler->name),
+						handler->queue.name),
 				 errdetail("The handler belongs to another role, which could read them."),
 				 errhint("Close them with CLOSE ALL, or log in as the handler's role.")));
 
@@ -167,7 +167,7 @@ check_session(const JobTransaction *transaction, const Handler *handler)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("cannot run jobs of queue \"%s\" while the session holds advisory locks",
-						handler->name),
+						handler->queue.name),
 				 errdetail("The handler belongs to another role, which could release them."),
 				 errhint("Release them with pg_advisory_unlock_all(), or log in as the handler's role.")));
 }
@@ -216,8 +216,8 @@ act_as_handler(JobTransaction *transaction, const Handler *handler)
 	}
 	transaction->is_clean = transaction->is_restricted;
 	transaction->nest_level = NewGUCNestLevel();
-	if (strcmp(setting_project, handler->project) != 0)
-		settings_set("queue.project", handler->project, false);
+	if (strcmp(setting_project, handler->queue.project) != 0)
+		settings_set("queue.project", handler->queue.project, false);
 	SetUserIdAndSecContext(role, context);
 	MemoryContextSwitchTo(transaction->job_context);
 }
@@ -348,7 +348,7 @@ add_job_context(void *arg)
 	JobContext *context = (JobContext *) arg;
 
 	errcontext("job %lld of queue \"%s\", function %s",
-			   (long long) context->message_id, context->handler->name,
+			   (long long) context->message_id, context->handler->queue.name,
 			   handler_function_name(&context->handler->row.function));
 }
 

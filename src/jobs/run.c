@@ -141,7 +141,7 @@ batch_execute(Batch *batch, JobAction action)
 bool
 batch_open_queue(const Batch *batch, Queue *queue)
 {
-	return queue_open_local(batch->handler->name, QUEUE_CLAIM, queue) &&
+	return queue_open_local(batch->handler->queue.name, QUEUE_CLAIM, queue) &&
 		queue->id == batch->handler->row.queue_id;
 }
 
@@ -219,7 +219,7 @@ batch_log(Batch *batch, JobLogEvent event, const ErrorData *error)
 	/* errcontext() is two expressions, so it cannot stand behind the colon. */
 	ereport(log->elevel,
 			(errcode(error->sqlerrcode),
-			 event_message(event, batch->handler->name, id,
+			 event_message(event, batch->handler->queue.name, id,
 						   arg_clip(error->message, LOG_LENGTH)),
 			 error->detail ?
 			 errdetail_internal("%s", arg_clip(error->detail, LOG_LENGTH)) : 0,

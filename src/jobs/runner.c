@@ -169,7 +169,7 @@ read_handlers_of_role(Oid role)
 static bool
 has_messages(const Handler *handler)
 {
-	return !handler->paused &&
+	return !handler->queue.paused &&
 		shmem_is_flagged(run.extension, handler->row.queue_id, MAP_READY);
 }
 
@@ -191,7 +191,7 @@ run_ready_queues(void)
 		if (pool_must_leave() || ProcDiePending)
 			break;
 		pool_set_state(RUNNER_BUSY);
-		pgstat_report_activity(STATE_RUNNING, handler->name);
+		pgstat_report_activity(STATE_RUNNING, handler->queue.name);
 		if (execute_queue(&run, handler))
 			result = true;
 	}

@@ -24,7 +24,7 @@
 #include "push/message_end.h"
 #include "queue/finished.h"
 #include "queue/group.h"
-#include "queue/missing_queue.h"
+#include "queue/registry.h"
 #include "storage/batches.h"
 #include "storage/counts.h"
 #include "storage/message.h"

@@ -300,19 +300,6 @@ acl_roles(ArrayType *array, Datum **roles)
 	return n;
 }
 
-/* Returns whether the role itself is in the array. */
-bool
-acl_has_role(ArrayType *array, Oid role)
-{
-	Datum	   *roles;
-	int			n = acl_roles(array, &roles);
-
-	for (int i = 0; i < n; i++)
-		if (DatumGetObjectId(roles[i]) == role)
-			return true;
-	return false;
-}
-
 /*
  * Returns a copy of the array, which may be NULL, with the role at its end if
  * it is granted, else without the role.  Then the copy can be empty, but not

@@ -77,7 +77,6 @@ extern const char *acl_grant_hint(const char *name, const QueueAcl *acl,
 
 /* Grants */
 extern int	acl_roles(ArrayType *array, Datum **roles);
-extern bool acl_has_role(ArrayType *array, Oid role);
 extern ArrayType *acl_change_roles(ArrayType *array, Oid role,
 								   bool is_granted);
 

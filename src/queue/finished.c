@@ -40,7 +40,6 @@
 
 #include "catalog/relations.h"
 #include "queue/finished.h"
-#include "queue/missing_queue.h"
 #include "queue/options.h"
 #include "queue/registry.h"
 #include "shmem/await_state.h"
@@ -62,8 +61,8 @@ typedef struct FinishedScan
 	Finished	rows[FINISHED_SEGMENTS];	/* and its columns */
 	int			last;			/* the table of the row that was returned
 								 * last, or -1 */
-	HeapTuple	whole;			/* that row, if it had values in the TOAST
-								 * table, with these; or NULL */
+	HeapTuple	whole;			/* a copy of that row with the values that are
+								 * in the TOAST table; or NULL */
 } FinishedScan;
 
 const char *const finished_outcomes[FINISHED_OUTCOMES] = {
@@ -274,13 +273,9 @@ next_finished(FinishedScan *scan, Finished *row)
 	scan->last = next;
 	if (next < 0)
 		return false;
-	*row = scan->rows[next];
-	if (HeapTupleHasExternal(scan->next[next]))
-	{
-		scan->whole = toast_flatten_tuple(scan->next[next],
-										  RelationGetDescr(scan->rels[next]));
-		read_finished(scan->rels[next], scan->whole, row);
-	}
+	scan->whole = toast_flatten_tuple(scan->next[next],
+									  RelationGetDescr(scan->rels[next]));
+	read_finished(scan->rels[next], scan->whole, row);
 	return true;
 }
 
@@ -305,9 +300,6 @@ finished_fetch(const Queue *queue, int64 id, Finished *row)
 	if (!begin_finished_scan(&scan, queue, false, BTEqualStrategyNumber, id))
 		return false;
 	found = next_finished(&scan, row);
-	if (found && scan.whole == NULL)
-		read_finished(scan.rels[scan.last],
-					  heap_copytuple(scan.next[scan.last]), row);
 	end_finished_scan(&scan);
 	return found;
 }

@@ -6,8 +6,8 @@
  * NOTES
  *	  A MessageResult is set up with message_result_to_store() or
  *	  message_result_to_array().  Claims and lists then add messages to it in
- *	  the same way.  Rows that go to a tuplestore may be others, for
- *	  queue_browse and the functions of visibility_api.c.
+ *	  the same way.  Rows that go to a tuplestore may be others, for the
+ *	  functions of visibility_api.c.
  *
  * src/queue/message_result.c
  *
@@ -17,7 +17,6 @@
 
 #include "access/htup_details.h"
 #include "utils/builtins.h"
-#include "utils/fmgrprotos.h"
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
@@ -35,9 +34,6 @@ static Datum fetch_message_column(HeapTuple tuple, int column, TupleDesc desc,
 static void put_hidden_message(MessageResult *result, int64 base,
 							   TupleDesc desc, HeapTuple tuple,
 							   const MessageForm *form);
-static void put_browsed_message(MessageResult *result, TupleDesc desc,
-								HeapTuple tuple, const MessageForm *form,
-								TimestampTz now);
 static void add_message_to_array(MessageResult *result, const Datum *values,
 								 const bool *isnull);
 
@@ -172,65 +168,6 @@ put_hidden_message(MessageResult *result, int64 base, TupleDesc desc,
 			pfree(allocated[i]);
 }
 
-/* Add a row of queue_browse.  The caller frees what this allocates. */
-static void
-put_browsed_message(MessageResult *result, TupleDesc desc, HeapTuple tuple,
-					const MessageForm *form, TimestampTz now)
-{
-	MessageState state = message_state(desc, tuple, form, now);
-	char	   *error = attributes_last_error(desc, tuple);
-	TimestampTz expires_at = form->expires_at;
-	struct varlena *allocated;
-	Datum		values[Natts_browsed_message];
-	bool		isnull[Natts_browsed_message] = {false};
-	int			n = 0;
-	Datum		digest;
-	Datum		due_at;
-	bool		no_digest;
-	bool		never_due;
-
-	/* When it is due, a delayed message lives for a minute at least. */
-	due_at = heap_getattr(tuple, Anum_message_due_at, desc, &never_due);
-	if (!never_due && state != STATE_WAITING)
-		expires_at = Max(expires_at,
-						 DatumGetTimestampTz(due_at) + USECS_PER_MINUTE);
-	digest = heap_getattr(tuple, Anum_message_dedup, desc, &no_digest);
-
-#define ADD(value) values[n++] = (value)
-#define ADD_OR_NULL(value, is_null) \
-	(isnull[n] = (is_null), values[n] = isnull[n] ? (Datum) 0 : (value), n++)
-#define COPY(column) \
-	(values[n] = heap_getattr(tuple, column, desc, &isnull[n]), n++)
-#define FETCH(column) \
-	(values[n] = fetch_message_column(tuple, column, desc, &isnull[n], \
-									  &allocated), n++)
-	ADD(Int64GetDatum(form->id));
-	ADD(CStringGetTextDatum(message_state_name(state)));
-	FETCH(Anum_message_body);
-	FETCH(Anum_message_headers);
-	ADD(Int32GetDatum(form->priority));
-	FETCH(Anum_message_group_key);
-	ADD_OR_NULL(CStringGetTextDatum(DatumGetCString(DirectFunctionCall1(uuid_out,
-																		digest))),
-				no_digest);
-	COPY(Anum_message_batch);
-	COPY(Anum_message_after_batch);
-	ADD(Int32GetDatum(attributes_claim_count(desc, tuple)));
-
-	/* While it waits for a batch, it is counted as pushed in the future. */
-	ADD_OR_NULL(TimestampTzGetDatum(form->created_at), state == STATE_WAITING);
-	ADD_OR_NULL(due_at, state != STATE_DELAYED);
-	ADD_OR_NULL(TimestampTzGetDatum(form->claimed_until),
-				!message_is_claimed(form, now));
-	ADD_OR_NULL(TimestampTzGetDatum(expires_at), state == STATE_WAITING);
-	ADD_OR_NULL(CStringGetTextDatum(error), error == NULL);
-#undef ADD
-#undef ADD_OR_NULL
-#undef COPY
-#undef FETCH
-	tuplestore_putvalues(result->store, result->store_desc, values, isnull);
-}
-
 /* Add a message; desc is that of the table that the tuple was read from. */
 void
 message_result_add(MessageResult *result, const Queue *queue, TupleDesc desc,
@@ -248,12 +185,6 @@ message_result_add(MessageResult *result, const Queue *queue, TupleDesc desc,
 		result->store_desc->natts == Natts_hidden_message)
 	{
 		put_hidden_message(result, queue->pgmq_base, desc, tuple, &form);
-		return;
-	}
-	if (result->store != NULL &&
-		result->store_desc->natts == Natts_browsed_message)
-	{
-		put_browsed_message(result, desc, tuple, &form, now);
 		return;
 	}
 	SET_VARSIZE_SHORT(name, VARHDRSZ_SHORT + length);

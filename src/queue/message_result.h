@@ -44,9 +44,6 @@
 #define Anum_hidden_message_headers		7
 #define Natts_hidden_message			7
 
-/* A row of this many columns shows all that is known of a message. */
-#define Natts_browsed_message			15
-
 /* A message in an array: the attributes, and two of them once more */
 typedef struct ResultMessage
 {

@@ -118,21 +118,19 @@ has_rows(CatalogRelation table, int32 queue_id)
 	return found;
 }
 
-/*
- * The names of a queue, and whether it is paused.  The buffers have
- * QUEUE_PROJECT_LENGTH + 1 and QUEUE_NAME_LENGTH + 1 bytes.
- */
 void
-queue_table_names(Relation rel, HeapTuple tuple, char *project, char *name,
-				  bool *paused)
+queue_table_summarize(Relation rel, HeapTuple tuple, QueueSummary *queue)
 {
 	text_to_cstring_buffer(DatumGetTextPP(row_getattr(rel, tuple,
 													  Anum_queue_project)),
-						   project, QUEUE_PROJECT_LENGTH + 1);
+						   queue->project, sizeof(queue->project));
 	text_to_cstring_buffer(DatumGetTextPP(row_getattr(rel, tuple,
 													  Anum_queue_name)),
-						   name, QUEUE_NAME_LENGTH + 1);
-	*paused = DatumGetBool(row_getattr(rel, tuple, Anum_queue_paused));
+						   queue->name, sizeof(queue->name));
+	queue->owner = DatumGetObjectId(row_getattr(rel, tuple, Anum_queue_owner));
+	queue->paused = DatumGetBool(row_getattr(rel, tuple, Anum_queue_paused));
+	queue->created_at =
+		DatumGetTimestampTz(row_getattr(rel, tuple, Anum_queue_created_at));
 }
 
 void
@@ -169,70 +167,39 @@ queue_by_id(int32 id, Queue *queue)
 }
 
 /*
- * Get the name of a queue and whether it is paused, also if its shard is on
- * another server.  Returns false if there is no such queue.  The buffers have
- * QUEUE_PROJECT_LENGTH + 1 and QUEUE_NAME_LENGTH + 1 bytes.
+ * Read what is short of a queue, also if its shard is on another server.
+ * Returns false if there is no such queue.
  *
  * This is called for many queues in turn, so one with a malformed row counts
  * as missing: an error would stop the others, too.
  */
 bool
-queue_any_name_of(int32 id, char *project, char *name, bool *paused)
+queue_summary(int32 id, QueueSummary *queue)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
 	HeapTuple	tuple = queue_table_fetch_by_id(rel, id, true);
 
 	if (HeapTupleIsValid(tuple))
-		queue_table_names(rel, tuple, project, name, paused);
+		queue_table_summarize(rel, tuple, queue);
 	table_close(rel, AccessShareLock);
 	return HeapTupleIsValid(tuple);
 }
 
-/*
- * Get the name of a queue and whether it is paused, as queue_any_name_of()
- * does.  Returns false if there is no such queue, or if it is on another
- * server.
- */
+/* The same, but returns false also if the queue is on another server. */
 bool
-queue_name_of(int32 id, char *project, char *name, bool *paused)
+queue_local_summary(int32 id, QueueSummary *queue)
 {
-	return queue_any_name_of(id, project, name, paused) &&
-		shard_is_local(project, name);
+	return queue_summary(id, queue) &&
+		shard_is_local(queue->project, queue->name);
 }
 
-/*
- * Get the time at which a queue was created.  Returns false if there is no
- * such queue, or if its row is malformed, because sessions call this for
- * all queues of which they have counts.
- */
-bool
-queue_created_at(int32 id, TimestampTz *created_at)
-{
-	Relation	rel = catalog_open_queues(AccessShareLock);
-	HeapTuple	tuple = queue_table_fetch_by_id(rel, id, true);
-
-	if (HeapTupleIsValid(tuple))
-		*created_at = DatumGetTimestampTz(row_getattr(rel, tuple,
-													  Anum_queue_created_at));
-	table_close(rel, AccessShareLock);
-	return HeapTupleIsValid(tuple);
-}
-
-/*
- * Returns the owner of a queue, as queue_created_at() gets the time; InvalidOid
- * if there is no such queue.
- */
+/* Returns the owner of a queue, or InvalidOid if queue_summary() finds none. */
 Oid
 queue_owner(int32 id)
 {
-	Relation	rel = catalog_open_queues(AccessShareLock);
-	HeapTuple	tuple = queue_table_fetch_by_id(rel, id, true);
-	Oid			owner = InvalidOid;
+	QueueSummary queue;
 
-	if (HeapTupleIsValid(tuple))
-		owner = DatumGetObjectId(row_getattr(rel, tuple, Anum_queue_owner));
-	table_close(rel, AccessShareLock);
-	return owner;
+	return queue_summary(id, &queue) ? queue.owner : InvalidOid;
 }
 
 /* --- Lists of queues --- */

@@ -67,6 +67,16 @@ typedef struct Queue
 								 * was created, or 0 */
 } Queue;
 
+/* What is read of a queue without its metadata, which may be long */
+typedef struct QueueSummary
+{
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+	char		name[QUEUE_NAME_LENGTH + 1];
+	Oid			owner;
+	bool		paused;
+	TimestampTz created_at;
+} QueueSummary;
+
 /* One of a list of queues */
 typedef struct QueueEntry
 {
@@ -95,16 +105,14 @@ extern HeapTuple queue_table_fetch(Relation rel, const char *name);
 extern HeapTuple queue_table_fetch_by_id(Relation rel, int32 id,
 										 bool skip_malformed);
 extern int32 queue_table_id(Relation rel, HeapTuple tuple, int attribute);
-extern void queue_table_names(Relation rel, HeapTuple tuple, char *project,
-							  char *name, bool *paused);
+extern void queue_table_summarize(Relation rel, HeapTuple tuple,
+								  QueueSummary *queue);
 extern void queue_table_load(Relation rel, HeapTuple tuple, Queue *queue);
 
 /* Queues by id, of any project */
 extern bool queue_by_id(int32 id, Queue *queue);
-extern bool queue_any_name_of(int32 id, char *project, char *name,
-							  bool *paused);
-extern bool queue_name_of(int32 id, char *project, char *name, bool *paused);
-extern bool queue_created_at(int32 id, TimestampTz *created_at);
+extern bool queue_summary(int32 id, QueueSummary *queue);
+extern bool queue_local_summary(int32 id, QueueSummary *queue);
 extern Oid	queue_owner(int32 id);
 
 /* Lists of queues */

@@ -24,6 +24,7 @@
  */
 #include "postgres.h"
 
+#include "access/parallel.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_authid.h"
@@ -47,6 +48,7 @@
 #define CACHE_MAX			32768	/* queues, of 0.5 kB each; then the cache
 									 * is emptied */
 #define READ_TRIES			10	/* while queues keep changing */
+#define NOTICES_MAX			1000	/* kept in mind; then all are forgotten */
 #define WARN_INTERVAL		USECS_PER_MINUTE
 #define KEY_LENGTH			(QUEUE_PROJECT_LENGTH + QUEUE_NAME_LENGTH + 2)
 
@@ -59,6 +61,14 @@ typedef struct CachedQueue
 	int64		warned_at;		/* see queue_may_warn */
 } CachedQueue;
 
+/* A notice that was given; all of it is the hash key. */
+typedef struct QueueNotice
+{
+	char		about;			/* what it says */
+	char		project[QUEUE_PROJECT_LENGTH + 1];
+	char		name[QUEUE_NAME_LENGTH + 1];
+} QueueNotice;
+
 /* The cached queue with this id */
 typedef struct CachedId
 {
@@ -68,6 +78,7 @@ typedef struct CachedId
 
 static HTAB *cache = NULL;
 static HTAB *cache_by_id = NULL;
+static HTAB *noticed = NULL;
 static MemoryContext cache_context = NULL;
 
 /* The catalog_generation() that the cache is of; 0 if it is stale */
@@ -80,17 +91,17 @@ static void add_queue_to_cache(const char *project, const Queue *queue,
 							   const QueueAcl *acl);
 static bool row_can_be_cached(HeapTuple tuple, uint64 generation);
 static bool read_queue(const char *name, Queue *queue, QueueAcl *acl,
-					   uint64 *generation, bool *can_be_cached);
+					   uint64 *generation);
 static bool look_up_queue(const char *name, Queue *queue, QueueAcl *acl,
 						  uint64 *generation);
 static bool row_is_readable(Relation rel, HeapTuple tuple,
-							const char *project, const char *name,
-							QueueAcl *acl);
+							const QueueSummary *summary, QueueAcl *acl);
 static bool is_readable_here(Relation rel, HeapTuple tuple);
-static bool cached_is_claimable(int32 id, const char *of_project,
-								char *project, char *name, Queue *queue);
-static QueueResult find_claimable(int32 id, const char *of_project,
-								  char *project, char *name, Queue *queue);
+static bool cached_is_claimable(int32 id, const char *project,
+								QueueSummary *summary, Queue *queue);
+static QueueResult find_claimable(int32 id, const char *project,
+								  QueueSummary *summary, Queue *queue);
+static bool is_first_notice(char about, const char *name);
 
 /* --- Names --- */
 
@@ -204,14 +215,13 @@ row_can_be_cached(HeapTuple tuple, uint64 generation)
 }
 
 /*
- * Read a queue from the table.  Reading processes invalidation messages after
- * the snapshot was taken.  So what was read is only known to be current if
- * there were none, and we read again if there were.  Returns false if there
- * is no such queue.
+ * Read a queue from the table into the cache.  Reading processes invalidation
+ * messages after the snapshot was taken.  So what was read is only known to be
+ * current if there were none, and we read again if there were.  Returns false
+ * if there is no such queue here.
  */
 static bool
-read_queue(const char *name, Queue *queue, QueueAcl *acl, uint64 *generation,
-		   bool *can_be_cached)
+read_queue(const char *name, Queue *queue, QueueAcl *acl, uint64 *generation)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
 	HeapTuple	tuple = NULL;
@@ -229,9 +239,11 @@ read_queue(const char *name, Queue *queue, QueueAcl *acl, uint64 *generation,
 			break;
 	}
 	table_close(rel, AccessShareLock);
-	*can_be_cached = HeapTupleIsValid(tuple) &&
-		row_can_be_cached(tuple, *generation);
-	return HeapTupleIsValid(tuple);
+	if (!HeapTupleIsValid(tuple) || !shard_is_local(setting_project, name))
+		return false;
+	if (row_can_be_cached(tuple, *generation))
+		add_queue_to_cache(setting_project, queue, acl);
+	return true;
 }
 
 /*
@@ -244,21 +256,12 @@ look_up_queue(const char *name, Queue *queue, QueueAcl *acl,
 {
 	CachedQueue *cached = search_queue_cache(setting_project, name,
 											 HASH_FIND);
-	bool		can_be_cached;
 
-	if (cached != NULL)
-	{
-		*queue = cached->queue;
-		*acl = cached->acl;
-		*generation = cache_generation;
-		return true;
-	}
-
-	if (!read_queue(name, queue, acl, generation, &can_be_cached) ||
-		!shard_is_local(setting_project, name))
-		return false;
-	if (can_be_cached)
-		add_queue_to_cache(setting_project, queue, acl);
+	if (cached == NULL)
+		return read_queue(name, queue, acl, generation);
+	*queue = cached->queue;
+	*acl = cached->acl;
+	*generation = cache_generation;
 	return true;
 }
 
@@ -304,18 +307,18 @@ queue_find_as(const char *name, Oid role, QueueAccess access, Queue *queue)
 }
 
 /*
- * Returns whether the current role may claim from the queue with this row and
- * these names, and it is here.  Sets the ACL.  We do not read the metadata,
- * because it may be long, and reading that of queues that the role may not use
- * would slow it down.
+ * Returns whether the current role may claim from the queue with this row, and
+ * it is here.  Sets the ACL.  We do not read the metadata, because it may be
+ * long, and reading that of queues that the role may not use would slow it
+ * down.
  */
 static bool
-row_is_readable(Relation rel, HeapTuple tuple, const char *project,
-				const char *name, QueueAcl *acl)
+row_is_readable(Relation rel, HeapTuple tuple, const QueueSummary *summary,
+				QueueAcl *acl)
 {
 	acl_load(rel, tuple, true, acl);
 	return acl_allows(acl, GetUserId(), QUEUE_READ) &&
-		shard_is_local(project, name);
+		shard_is_local(summary->project, summary->name);
 }
 
 /*
@@ -323,8 +326,8 @@ row_is_readable(Relation rel, HeapTuple tuple, const char *project,
  * may claim from it.  Sets what find_claimable() sets.
  */
 static bool
-cached_is_claimable(int32 id, const char *of_project, char *project,
-					char *name, Queue *queue)
+cached_is_claimable(int32 id, const char *project, QueueSummary *summary,
+					Queue *queue)
 {
 	CachedId   *entry;
 	CachedQueue *cached;
@@ -346,11 +349,11 @@ cached_is_claimable(int32 id, const char *of_project, char *project,
 
 	/* The key is the project, a newline and the name. */
 	length = strrchr(cached->key, '\n') - cached->key;
-	memcpy(project, cached->key, length);
-	project[length] = '\0';
-	if (of_project != NULL && strcmp(project, of_project) != 0)
+	memcpy(summary->project, cached->key, length);
+	summary->project[length] = '\0';
+	if (project != NULL && strcmp(summary->project, project) != 0)
 		return false;
-	strlcpy(name, cached->queue.name, QUEUE_NAME_LENGTH + 1);
+	strlcpy(summary->name, cached->queue.name, sizeof(summary->name));
 	if (queue != NULL)
 		*queue = cached->queue;
 	return true;
@@ -359,11 +362,10 @@ cached_is_claimable(int32 id, const char *of_project, char *project,
 /*
  * Find a queue by its id.  Returns QUEUE_OK if the current role may claim from
  * it, it is of this project, or of any if that is NULL, here, and not paused;
- * then sets its names, in buffers as for queue_table_names(), and *queue unless
- * that is NULL.
+ * then sets the names in the summary, and *queue unless that is NULL.
  */
 static QueueResult
-find_claimable(int32 id, const char *of_project, char *project, char *name,
+find_claimable(int32 id, const char *project, QueueSummary *summary,
 			   Queue *queue)
 {
 	QueueResult result = QUEUE_MISSING;
@@ -371,14 +373,13 @@ find_claimable(int32 id, const char *of_project, char *project, char *name,
 	uint64		generation;
 	HeapTuple	tuple;
 	QueueAcl	acl;
-	bool		paused;
 
 	/*
 	 * A queue that was resumed or granted wakes sessions before its
 	 * invalidation message arrives, so we look at the row before we believe
 	 * that the role may not claim.
 	 */
-	if (cached_is_claimable(id, of_project, project, name, queue))
+	if (cached_is_claimable(id, project, summary, queue))
 		return QUEUE_OK;
 
 	rel = catalog_open_queues(AccessShareLock);
@@ -386,10 +387,10 @@ find_claimable(int32 id, const char *of_project, char *project, char *name,
 	tuple = queue_table_fetch_by_id(rel, id, true);
 	if (HeapTupleIsValid(tuple))
 	{
-		queue_table_names(rel, tuple, project, name, &paused);
-		result = !paused &&
-			(of_project == NULL || strcmp(project, of_project) == 0) &&
-			row_is_readable(rel, tuple, project, name, &acl) ?
+		queue_table_summarize(rel, tuple, summary);
+		result = !summary->paused &&
+			(project == NULL || strcmp(summary->project, project) == 0) &&
+			row_is_readable(rel, tuple, summary, &acl) ?
 			QUEUE_OK : QUEUE_DENIED;
 	}
 	if (result == QUEUE_OK && queue != NULL)
@@ -403,7 +404,7 @@ find_claimable(int32 id, const char *of_project, char *project, char *name,
 		 */
 		if (queue->source_id == 0 && row_can_be_cached(tuple, generation) &&
 			hash_get_num_entries(cache) < CACHE_MAX - 1)
-			add_queue_to_cache(project, queue, &acl);
+			add_queue_to_cache(summary->project, queue, &acl);
 	}
 	table_close(rel, AccessShareLock);
 	return result;
@@ -420,35 +421,33 @@ find_claimable(int32 id, const char *of_project, char *project, char *name,
 QueueResult
 queue_check_claimable(int32 id, char *name, Queue *queue)
 {
-	char		project[QUEUE_PROJECT_LENGTH + 1];
+	QueueSummary summary;
+	QueueResult result = find_claimable(id, setting_project, &summary, queue);
 
-	return find_claimable(id, setting_project, project, name, queue);
+	if (result == QUEUE_OK)
+		strlcpy(name, summary.name, sizeof(summary.name));
+	return result;
 }
 
 /*
  * Read the queue with this id, of any project.  Returns whether the current
- * role may claim from it.  Sets its project, for which the caller has
- * QUEUE_PROJECT_LENGTH + 1 bytes.
+ * role may claim from it.  Sets the names in the summary.
  */
 bool
-queue_find_in_projects(int32 id, char *project, Queue *queue)
+queue_find_in_projects(int32 id, QueueSummary *summary, Queue *queue)
 {
-	char		name[QUEUE_NAME_LENGTH + 1];
-
-	return find_claimable(id, NULL, project, name, queue) == QUEUE_OK;
+	return find_claimable(id, NULL, summary, queue) == QUEUE_OK;
 }
 
 /* Filter of queue_all(), for the session's project */
 static bool
 is_readable_here(Relation rel, HeapTuple tuple)
 {
-	char		project[QUEUE_PROJECT_LENGTH + 1];
-	char		name[QUEUE_NAME_LENGTH + 1];
-	bool		paused;
+	QueueSummary summary;
 	QueueAcl	acl;
 
-	queue_table_names(rel, tuple, project, name, &paused);
-	return row_is_readable(rel, tuple, project, name, &acl);
+	queue_table_summarize(rel, tuple, &summary);
+	return row_is_readable(rel, tuple, &summary, &acl);
 }
 
 /*
@@ -471,17 +470,12 @@ queue_may_inspect(int32 id, Oid role)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
 	HeapTuple	tuple = queue_table_fetch_by_id(rel, id, true);
-	bool		result = false;
+	QueueAcl	acl;
 
 	if (HeapTupleIsValid(tuple))
-	{
-		QueueAcl	acl;
-
 		acl_load(rel, tuple, true, &acl);
-		result = acl_allows(&acl, role, QUEUE_INSPECT);
-	}
 	table_close(rel, AccessShareLock);
-	return result;
+	return HeapTupleIsValid(tuple) && acl_allows(&acl, role, QUEUE_INSPECT);
 }
 
 /* Raise an error if a queue of the session's project is on another server. */
@@ -600,17 +594,17 @@ queue_open_local(const char *name, QueueAccess access, Queue *queue)
 bool
 queue_try_open(int32 queue_id, Queue *queue, bool *paused, bool *locked)
 {
-	char		project[QUEUE_PROJECT_LENGTH + 1];
-	char		name[QUEUE_NAME_LENGTH + 1];
+	QueueSummary summary;
 
 	*locked = false;
-	if (!queue_name_of(queue_id, project, name, paused))
+	if (!queue_local_summary(queue_id, &summary))
 		return false;
+	*paused = summary.paused;
 	*locked = !queue_lock_try(queue_id);
 	if (*locked)
 		return false;
-	settings_set("queue.project", project, true);
-	return queue_open_local(name, QUEUE_CLAIM, queue) &&
+	settings_set("queue.project", summary.project, true);
+	return queue_open_local(summary.name, QUEUE_CLAIM, queue) &&
 		queue->id == queue_id;
 }
 
@@ -622,15 +616,13 @@ queue_try_open(int32 queue_id, Queue *queue, bool *paused, bool *locked)
 bool
 queue_open_by_id(int32 queue_id, Queue *queue)
 {
-	char		project[QUEUE_PROJECT_LENGTH + 1];
-	char		name[QUEUE_NAME_LENGTH + 1];
-	bool		paused;
+	QueueSummary summary;
 
-	if (!queue_name_of(queue_id, project, name, &paused))
+	if (!queue_local_summary(queue_id, &summary))
 		return false;
-	settings_set("queue.project", project, false);
-	return queue_open_as(name, BOOTSTRAP_SUPERUSERID, QUEUE_CLAIM, true,
-						 queue) == QUEUE_OK &&
+	settings_set("queue.project", summary.project, false);
+	return queue_open_as(summary.name, BOOTSTRAP_SUPERUSERID, QUEUE_CLAIM,
+						 true, queue) == QUEUE_OK &&
 		queue->id == queue_id;
 }
 
@@ -717,4 +709,92 @@ queue_missing_error(const char *name)
 			 errdetail("The session's project (queue.project) is \"%s\".",
 					   setting_project) : 0,
 			 errhint("Create it with queue_create.")));
+}
+
+/*
+ * --- Notices, each once in a session ---
+ *
+ * A push creates a queue, and what reads from one that does not exist finds
+ * nothing, since it may be created a moment later.  So a misspelled name would
+ * never be noticed.  A session says so once for each queue: a worker that
+ * polls must not fill the log.  So it is with a queue that is paused, with
+ * results that a queue does not keep, and with dead letters that are in
+ * another queue.
+ */
+
+/* Returns whether this is the first notice about that, and the queue. */
+static bool
+is_first_notice(char about, const char *name)
+{
+	QueueNotice key = {.about = about};
+	bool		found;
+
+	/* The leader of a parallel query opens the queue, too. */
+	if (IsParallelWorker())
+		return false;
+	if (noticed != NULL && hash_get_num_entries(noticed) >= NOTICES_MAX)
+	{
+		hash_destroy(noticed);
+		noticed = NULL;
+	}
+	if (noticed == NULL)
+		noticed = hash_create_blobs("notices about queues", sizeof(QueueNotice),
+									sizeof(QueueNotice), TopMemoryContext);
+	strlcpy(key.project, setting_project, sizeof(key.project));
+	strlcpy(key.name, name, sizeof(key.name));
+	(void) hash_search(noticed, &key, HASH_ENTER, &found);
+	return !found;
+}
+
+/* Say that a queue of the session's project does not exist. */
+void
+queue_notice_missing(const char *name)
+{
+	if (is_first_notice('q', name))
+		ereport(NOTICE,
+				(errmsg("queue \"%s\" does not exist", name),
+				 setting_project[0] == '\0' ?
+				 errhint("If the name is right, the first push creates it.") :
+				 errhint("If the name, and the project \"%s\", are right, the first push creates it.",
+						 setting_project)));
+}
+
+/* Say that the result of a message was not stored. */
+void
+queue_notice_result(const char *name)
+{
+	if (is_first_notice('r', name))
+		ereport(NOTICE,
+				(errmsg("queue \"%s\" keeps no results", name),
+				 errhint("Results are kept for as long as \"_keep_finished\" in the metadata of the queue says.")));
+}
+
+/* No dead letters were found in this queue: say which one has its own. */
+void
+queue_notice_dead_letters(const Queue *queue)
+{
+	if (queue->dead_queue[0] != '\0' && is_first_notice('d', queue->name))
+		ereport(NOTICE,
+				(errmsg("queue \"%s\" has no dead letters", queue->name),
+				 errhint("Those of its own messages are in queue \"%s\".",
+						 queue->dead_queue)));
+}
+
+/*
+ * As queue_open(), with a notice if it returns false, or if the queue is
+ * paused and so seems to be empty.
+ */
+bool
+queue_open_or_notice(const char *name, QueueAccess access, Queue *queue)
+{
+	if (!queue_open(name, access, queue))
+	{
+		queue_notice_missing(name);
+		return false;
+	}
+	if (queue->paused && is_first_notice('p', name))
+		ereport(NOTICE,
+				(errmsg("queue \"%s\" is paused", name),
+				 errhint("Nothing is claimed from it until queue_resume.")));
+	return true;
 }

@@ -33,7 +33,8 @@ extern QueueResult queue_find_as(const char *name, Oid role,
 
 /* What the current role may claim from */
 extern QueueResult queue_check_claimable(int32 id, char *name, Queue *queue);
-extern bool queue_find_in_projects(int32 id, char *project, Queue *queue);
+extern bool queue_find_in_projects(int32 id, QueueSummary *summary,
+								   Queue *queue);
 extern QueueEntry *queue_list_readable(int *n);
 extern bool queue_may_inspect(int32 id, Oid role);
 
@@ -57,6 +58,13 @@ extern void queue_open_or_create(const char *name, QueueAccess access,
 pg_noreturn extern void queue_missing_error(const char *name);
 extern const char *queue_grant_hint(const char *name, Oid role,
 									QueueAccess access);
+
+/* Notices, each once in a session */
+extern bool queue_open_or_notice(const char *name, QueueAccess access,
+								 Queue *queue);
+extern void queue_notice_missing(const char *name);
+extern void queue_notice_result(const char *name);
+extern void queue_notice_dead_letters(const Queue *queue);
 
 /* The session's cache */
 extern void queue_invalidate(void);

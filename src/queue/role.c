@@ -87,13 +87,6 @@ typedef struct RoleReference
 /* Called with references; returns false to end the scan. */
 typedef bool (*RoleCallback) (const RoleReference *reference, void *arg);
 
-/* A role to which a queue refers */
-typedef struct UsedRole
-{
-	Oid			role;			/* hash key */
-	bool		recorded;		/* it has an entry */
-} UsedRole;
-
 /* A role that is to be checked at commit */
 typedef struct UncheckedRole
 {
@@ -430,12 +423,7 @@ reset_nremoved_at_end(XactEvent event)
 static bool
 add_used_role(const RoleReference *reference, void *arg)
 {
-	bool		found;
-	UsedRole   *used = hash_search((HTAB *) arg, &reference->role, HASH_ENTER,
-								   &found);
-
-	if (!found)
-		used->recorded = false;
+	(void) hash_search((HTAB *) arg, &reference->role, HASH_ENTER, NULL);
 	return true;
 }
 
@@ -447,10 +435,9 @@ void
 role_record_all(void)
 {
 	HTAB	   *roles = hash_create_blobs("roles of queues", sizeof(Oid),
-										  sizeof(UsedRole),
-										  CurrentMemoryContext);
+										  sizeof(Oid), CurrentMemoryContext);
 	HASH_SEQ_STATUS status;
-	UsedRole   *used;
+	Oid		   *used;
 	ListCell   *cell;
 
 	scan_queue_roles(add_used_role, roles);
@@ -458,19 +445,16 @@ role_record_all(void)
 	{
 		Oid			role = lfirst_oid(cell);
 
-		used = hash_search(roles, &role, HASH_FIND, NULL);
-		if (used == NULL)
+		/* Those that are left need an entry.  A role can have two of them. */
+		if (hash_search(roles, &role, HASH_REMOVE, NULL) == NULL)
 			remove_entry_if_unused(role);
-		else
-			used->recorded = true;
 	}
 	hash_seq_init(&status, roles);
 	while ((used = hash_seq_search(&status)) != NULL)
-		if (!used->recorded && can_be_dropped(used->role))
+		if (can_be_dropped(*used))
 		{
-			(void) queue_lock_part((int32) used->role, LOCK_ROLE, ShareLock,
-								   false);
-			change_role_entry(used->role, true);
+			(void) queue_lock_part((int32) *used, LOCK_ROLE, ShareLock, false);
+			change_role_entry(*used, true);
 		}
 	hash_destroy(roles);
 }
@@ -511,18 +495,16 @@ static bool
 append_reference(const RoleReference *reference, void *arg)
 {
 	RoleSearch *search = arg;
-	char		project[QUEUE_PROJECT_LENGTH + 1];
-	char		name[QUEUE_NAME_LENGTH + 1];
-	bool		paused;
+	QueueSummary queue;
 
 	if (reference->role != search->role ||
-		!queue_any_name_of(reference->queue_id, project, name, &paused) ||
+		!queue_summary(reference->queue_id, &queue) ||
 		++search->found > MAX_LISTED)
 		return true;
 	appendStringInfo(&search->list, "\n%s of queue \"%s\"",
-					 reference->privilege, name);
-	if (*project != '\0')
-		appendStringInfo(&search->list, " in project \"%s\"", project);
+					 reference->privilege, queue.name);
+	if (*queue.project != '\0')
+		appendStringInfo(&search->list, " in project \"%s\"", queue.project);
 	return true;
 }
 

@@ -48,7 +48,6 @@
 #include "access/xact.h"
 #include "catalog/indexing.h"
 #include "mb/pg_wchar.h"
-#include "storage/bufmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 
@@ -80,7 +79,6 @@ static bool row_is_local(Relation rel, HeapTuple tuple);
 static void read_shard_map(void);
 static bool read_shard(int shard, char **peer);
 static void check_shard(const char *name, int shard);
-static void read_map_rows(Relation rel, Oid index);
 static void check_no_queues(void);
 static void insert_plain_row(Relation rel, Datum *values);
 
@@ -121,26 +119,15 @@ read_shard_map(void)
 {
 	uint64		generation = catalog_generation();
 	Relation	rel;
-	Oid			index;
+	RowScan		scan;
+	HeapTuple	tuple;
 
 	if (map_generation == generation)
 		return;
 	map_exists = false;
 	memset(is_local, false, sizeof(is_local));
-	rel = catalog_open(CATALOG_SHARD, AccessShareLock, &index);
-	if (RelationGetNumberOfBlocks(rel) > 0)
-		read_map_rows(rel, index);
-	table_close(rel, AccessShareLock);
-	map_generation = generation;
-}
-
-static void
-read_map_rows(Relation rel, Oid index)
-{
-	RowScan		scan;
-	HeapTuple	tuple;
-
-	row_scan_begin(&scan, rel, index, NULL, 0);
+	rel = catalog_open(CATALOG_SHARD, AccessShareLock, NULL);
+	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
 		int			shard =
@@ -151,6 +138,8 @@ read_map_rows(Relation rel, Oid index)
 			is_local[shard] = row_is_local(rel, tuple);
 	}
 	row_scan_end(&scan);
+	table_close(rel, AccessShareLock);
+	map_generation = generation;
 }
 
 /* Returns whether the database is sharded. */
@@ -356,13 +345,11 @@ shard_change(int shard)
 	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
 	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
-		char		project[QUEUE_PROJECT_LENGTH + 1];
-		char		name[QUEUE_NAME_LENGTH + 1];
-		bool		paused;
+		QueueSummary queue;
 
 		CHECK_FOR_INTERRUPTS();
-		queue_table_names(rel, tuple, project, name, &paused);
-		if (shard_of(project, name) == shard)
+		queue_table_summarize(rel, tuple, &queue);
+		if (shard_of(queue.project, queue.name) == shard)
 			pending_record_queue(queue_table_id(rel, tuple,
 												Anum_queue_id),
 								 TARGET_MOVE, LANE_WITHOUT_KEY);

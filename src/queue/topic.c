@@ -72,7 +72,7 @@ static List *bindings;			/* in the order of their keys */
 static uint64 bindings_generation = 0;
 
 static bool words_are_valid(const char *words, bool wildcards);
-static TopicBinding *form_binding(Relation rel, HeapTuple tuple);
+static void add_binding(Relation rel, HeapTuple tuple);
 static int	compare_by_key(const ListCell *a, const ListCell *b);
 static void read_bindings(void);
 static int	find_beginning(const char *beginning);
@@ -224,12 +224,15 @@ topic_unbind(const char *pattern, const char *queue_name)
 
 /* --- The session's copy --- */
 
-static TopicBinding *
-form_binding(Relation rel, HeapTuple tuple)
+/* Callback of catalog_read_table */
+static void
+add_binding(Relation rel, HeapTuple tuple)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
+	MemoryContext old = MemoryContextSwitchTo(bindings_context);
 	TopicBinding *binding = palloc0(sizeof(TopicBinding));
 
+	CHECK_FOR_INTERRUPTS();
 	binding->project = TextDatumGetCString(row_getattr(rel, tuple,
 													   Anum_topic_project));
 	binding->pattern = TextDatumGetCString(row_getattr(rel, tuple,
@@ -241,7 +244,8 @@ form_binding(Relation rel, HeapTuple tuple)
 	binding->publishers = row_copy_column(desc, tuple, Anum_topic_publishers);
 	binding->bound_at =
 		DatumGetTimestampTz(row_getattr(rel, tuple, Anum_topic_bound_at));
-	return binding;
+	bindings = lappend(bindings, binding);
+	MemoryContextSwitchTo(old);
 }
 
 /* By project and pattern; and by the names of queues, where these are set. */
@@ -260,36 +264,22 @@ static void
 read_bindings(void)
 {
 	uint64		generation;
-	Relation	rel;
-	RowScan		scan;
-	HeapTuple	tuple;
-	MemoryContext old;
 
 	/* In a transaction block a call processes no messages otherwise. */
 	AcceptInvalidationMessages();
-	if (bindings_generation == catalog_topics_generation())
+	generation = catalog_topics_generation();
+	if (bindings_generation == generation)
 		return;
 
 	/* An error, or a message that arrives, makes the next call read again. */
 	bindings_generation = 0;
-	rel = catalog_open(CATALOG_TOPIC, AccessShareLock, NULL);
-	generation = catalog_topics_generation();
 	if (bindings_context == NULL)
 		bindings_context = AllocSetContextCreate(CacheMemoryContext,
 												 "bindings of topics",
 												 ALLOCSET_DEFAULT_SIZES);
 	MemoryContextReset(bindings_context);
 	bindings = NIL;
-	old = MemoryContextSwitchTo(bindings_context);
-	row_scan_begin(&scan, rel, InvalidOid, NULL, 0);
-	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
-	{
-		CHECK_FOR_INTERRUPTS();
-		bindings = lappend(bindings, form_binding(rel, tuple));
-	}
-	row_scan_end(&scan);
-	MemoryContextSwitchTo(old);
-	table_close(rel, AccessShareLock);
+	catalog_read_table(CATALOG_TOPIC, add_binding);
 	list_sort(bindings, compare_by_key);
 	bindings_generation = generation;
 }
@@ -298,13 +288,12 @@ read_bindings(void)
 static void
 set_queue_name(TopicBinding *binding)
 {
-	char		project[QUEUE_PROJECT_LENGTH + 1];
-	char		name[QUEUE_NAME_LENGTH + 1];
-	bool		paused;
+	QueueSummary queue;
 
 	if (*binding->queue_name == '\0' &&
-		queue_any_name_of(binding->queue_id, project, name, &paused))
-		binding->queue_name = MemoryContextStrdup(bindings_context, name);
+		queue_summary(binding->queue_id, &queue))
+		binding->queue_name = MemoryContextStrdup(bindings_context,
+												  queue.name);
 }
 
 /*

@@ -341,13 +341,15 @@ insert_counter_row(Relation rel, Relation index, CounterRow *add)
 	bool		isnull[Natts_job_counter] = {false};
 	HeapTuple	tuple;
 	CounterForm *form;
+	QueueSummary queue;
 
 	/* Counts of a queue that was dropped are discarded. */
-	if (!queue_created_at(add->queue_id, &add->since))
+	if (!queue_summary(add->queue_id, &queue))
 	{
 		add_counts_of_map(add, true);
 		return true;
 	}
+	add->since = queue.created_at;
 	isnull[Anum_job_counter_last_error - 1] = add->error == NULL;
 	if (add->error != NULL)
 		values[Anum_job_counter_last_error - 1] = form_error(add->error);
@@ -461,6 +463,7 @@ counters_table_read(CounterRow *row)
 	Relation	rel = catalog_open_with_index(CATALOG_JOB_COUNTER,
 											  AccessShareLock, &index);
 	HeapTuple	tuple;
+	QueueSummary queue;
 
 	row->desc = RelationGetDescr(rel);
 
@@ -474,8 +477,8 @@ counters_table_read(CounterRow *row)
 	PushActiveSnapshot(GetLatestSnapshot());
 	tuple = fetch_counter_row(rel, index, row->queue_id);
 	if (!HeapTupleIsValid(tuple) &&
-		queue_created_at(row->queue_id, &row->since))
-		row->since = Max(row->since, shmem_started_at());
+		queue_summary(row->queue_id, &queue))
+		row->since = Max(queue.created_at, shmem_started_at());
 
 	/* If the row was updated meanwhile, read the new version. */
 	while (HeapTupleIsValid(tuple) &&
