@@ -254,7 +254,7 @@ check_handler(HandlerSummary *summary)
 
 	nchecks++;
 	summary->paused = !handler_read(summary->queue_id, &handler) ||
-		handler.paused;
+		handler.queue.paused;
 	if (summary->paused)
 	{
 		summary->check_at = PG_INT64_MAX;

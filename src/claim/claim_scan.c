@@ -87,7 +87,6 @@
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
-#include "storage/segment.h"
 #include "util/limits.h"
 
 static void begin_pass(ClaimScan *scan);
@@ -335,13 +334,11 @@ is_inconclusive(ClaimScan *scan)
 	/*
 	 * The map did not help: there was no room in shared memory, or sessions
 	 * that have much to scan or to mark, or are stopped, kept their
-	 * reservations open for too long.  So we read all rows, in all segments
-	 * that are in use by now.
+	 * reservations open for too long.  So we read all rows.
 	 */
 	if (pass->gave_up)
 	{
 		scan->without_map = true;
-		segment_refresh();
 		return true;
 	}
 
@@ -365,16 +362,11 @@ is_inconclusive(ClaimScan *scan)
 	 * pushed that the snapshot does not show.  So we repeat the pass until
 	 * each row that it finds locked was locked in the previous pass too: then
 	 * all of them were locked when the last snapshot was taken, unless one
-	 * was unlocked and locked again.  Nor may a segment have come into use
-	 * since.
+	 * was unlocked and locked again.
 	 */
 	if (!pass->uses_map)
-	{
-		bool		is_stable = is_subset(&pass->busy, &scan->busy_before);
-
-		return !is_stable || pass->lost || pass->met_changed ||
-			segment_refresh();
-	}
+		return !is_subset(&pass->busy, &scan->busy_before) || pass->lost ||
+			pass->met_changed;
 
 	/* Something came free, or was taken by another session, meanwhile. */
 	if (pass->lost)

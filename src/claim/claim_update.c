@@ -77,8 +77,6 @@ typedef struct ClaimUpdate
 {
 	const Queue *queue;
 	const ClaimId *claim;
-	bool		everywhere;		/* scan also segments that should not have any
-								 * of its messages */
 	TimestampTz now;			/* when the current scan began */
 	TimestampTz ends;			/* end of the claim, from its messages */
 
@@ -160,10 +158,9 @@ claim_canceled(const Queue *queue, const ClaimId *claim)
 static MessageScan *
 begin_claim_read(const Queue *queue, const ClaimId *claim, TimestampTz *now)
 {
-	segment_refresh();
 	*now = GetCurrentTimestamp();
 	segment_push_snapshot();
-	return message_scan_begin_claim(queue->id, claim, AccessShareLock, true);
+	return message_scan_begin_claim(queue->id, claim, AccessShareLock);
 }
 
 /* Returns whether the claim has any message left. */
@@ -252,7 +249,7 @@ update_messages(ClaimUpdate *update, RowAction action)
 		update->now = GetCurrentTimestamp();
 		segment_push_snapshot();
 		scan = message_scan_begin_claim(update->queue->id, update->claim,
-										RowExclusiveLock, update->everywhere);
+										RowExclusiveLock);
 		while (!again && message_scan_next(scan, &row))
 		{
 			if ((n > 0 && message_id_compare(row.form.id, last) <= 0) ||
@@ -270,16 +267,6 @@ update_messages(ClaimUpdate *update, RowAction action)
 		message_scan_end(scan);
 		PopActiveSnapshot();
 		CommandCounterIncrement();
-
-		/*
-		 * Before we answer that there are none, we also scan the segments
-		 * that should not have any: plain SQL may have written them there.
-		 */
-		if (n == 0 && !again && !update->everywhere)
-		{
-			segment_refresh();
-			update->everywhere = again = true;
-		}
 	} while (again);
 	return n;
 }
@@ -537,7 +524,6 @@ claim_keep_only(const Queue *queue, const ClaimId *claim, int64 keep, int ttl)
 	ClaimUpdate update = {
 		.queue = queue,
 		.claim = claim,
-		.everywhere = true,
 		.ttl = ttl,
 		.keep = keep
 	};

@@ -71,7 +71,6 @@ whole_scan_pass(ClaimScan *scan)
 			count_groups(scan);
 		set_rooms(scan);
 	}
-	message_scan_everywhere(pass->rows);
 	do
 	{
 		message_scan_end_parts(pass->rows);

@@ -9,8 +9,8 @@
  *	  inserts.  A session that takes its snapshot before it reads them
  *	  therefore knows of each message that it can see, and a range of numbers
  *	  leads to one or two segments.  After a server start the first session
- *	  checks the sizes of the segments: one that is not empty may hold any
- *	  number.  Only the worker empties segments; it resets their numbers
+ *	  checks the sizes of the segments: one that is not empty, or active, may
+ *	  hold any number.  Only the worker empties segments; it resets their numbers
  *	  afterwards.
  *
  *	  Sessions also leave the worker its work here: a segment that has grown
@@ -124,9 +124,13 @@ segment_state_own(void)
 	if (ring != NULL || mine == NULL || RecoveryInProgress())
 		return ring;
 
-	/* Before the lock is taken: this opens tables. */
+	/*
+	 * Before the lock is taken: this opens tables.  A session that has found
+	 * no room for a state may be inserting into an active segment.
+	 */
 	for (int i = 0; i < ALL_SEGMENTS; i++)
-		has_rows[i] = message_table_has_pages(i);
+		has_rows[i] = message_table_has_pages(i) ||
+			i == catalog_active_segment(segment_kind(i));
 
 	shmem_lock(&databases->lock, LW_EXCLUSIVE);
 
@@ -136,7 +140,7 @@ segment_state_own(void)
 	if (ring != NULL &&
 		pg_atomic_read_u32(&ring->extension) != catalog_queue_oid())
 	{
-		/* A segment with pages may hold any number. */
+		/* Such a segment may hold any number. */
 		for (int i = 0; i < ALL_SEGMENTS; i++)
 		{
 			pg_atomic_write_u64(&ring->segments[i].low,

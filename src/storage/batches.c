@@ -485,7 +485,7 @@ batches_scan(int64 id, BatchMessages which, int64 bound, LOCKMODE lockmode,
 		IndexScanDesc scan;
 		bool		found = false;
 
-		if (!segment_in_use(segment))
+		if (!segment_may_hold(segment, 0, PG_INT64_MAX))
 			continue;
 		if (wait)
 			message_table_open(&table, segment, lockmode);

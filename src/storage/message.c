@@ -656,8 +656,7 @@ find_in_segment(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
 /*
  * Find a message with an id from low to high, which differ in the segment
  * only.  Looks first in the segment that it was pushed to, if there is only
- * one id, then where its number was published, then in all segments that are
- * in use.
+ * one id, then where its number was published.
  */
 static bool
 find_message(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
@@ -665,7 +664,6 @@ find_message(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
 {
 	int			guess = low == high ? message_id_segment(low) : -1;
 	int64		number = message_id_number(low);
-	bool		everywhere = false;
 
 	/* The id may come from a user; no message has it. */
 	if (guess >= ALL_SEGMENTS || message_id_priority(low) >= QUEUE_PRIORITIES)
@@ -677,25 +675,15 @@ find_message(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
 		{
 			int			segment = i < 0 ? guess : i;
 
-			if (i != guess &&
-				(everywhere ? segment_in_use(segment) :
-				 segment_may_hold(segment, number, number)) &&
+			if (i != guess && segment_may_hold(segment, number, number) &&
 				find_in_segment(queue_id, low, high, lockmode, found, segment))
 				return true;
 		}
 
 		/* It may have been moved out of a segment that is empty now. */
-		if (segment_snapshot_is_stale())
-			segment_renew_snapshot();
-
-		/*
-		 * Plain SQL may have written the message to any segment, also to one
-		 * that was not in use before.
-		 */
-		else if (segment_refresh() || !everywhere)
-			everywhere = true;
-		else
+		if (!segment_snapshot_is_stale())
 			break;
+		segment_renew_snapshot();
 	}
 	PopActiveSnapshot();
 	return false;

@@ -93,8 +93,6 @@ struct MessageScan
 	ScanOrder	order;
 	LOCKMODE	lockmode;
 	bool		no_wait;		/* for locks on tables */
-	bool		everywhere;		/* also scan segments in which no such numbers
-								 * were published */
 	ArrayType  *ids;			/* only messages with these, or NULL */
 
 	/* The parts */
@@ -120,8 +118,6 @@ static MemoryContext spare_memory = NULL;
 static MemoryContext take_scan_memory(MessageScan *scan);
 static void keep_scan_memory(MessageScan *scan);
 static MessageTable *get_scan_table(MessageScan *scan, int segment);
-static bool needs_segment(const MessageScan *scan, int segment, int64 first,
-						  int64 last);
 static ScanPart *add_scan_part(MessageScan *scan, MessageTable *table);
 static void add_index_part(MessageScan *scan, MessageTable *table,
 						   ScanKey keys, int nkeys);
@@ -167,11 +163,10 @@ message_scan_share_tables(MessageScan *scan, MessageTables *tables)
  */
 MessageScan *
 message_scan_begin_claim(int32 queue_id, const ClaimId *claim,
-						 LOCKMODE lockmode, bool everywhere)
+						 LOCKMODE lockmode)
 {
 	MessageScan *scan = message_scan_begin(queue_id, lockmode);
 
-	scan->everywhere = everywhere;
 	scan->ids = claim_id_members(claim);
 	do
 	{
@@ -204,8 +199,6 @@ message_scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode)
 void
 message_scan_add_list(MessageScan *scan, int64 low)
 {
-	segment_refresh();
-	scan->everywhere = true;
 	do
 	{
 		for (int priority = 0; priority < QUEUE_PRIORITIES; priority++)
@@ -221,9 +214,7 @@ message_scan_add_list(MessageScan *scan, int64 low)
 void
 message_scan_add_delayed_list(MessageScan *scan, int64 low)
 {
-	segment_refresh();
 	scan->order = ORDER_ID;
-	scan->everywhere = true;
 	do
 		add_delayed_parts(scan, low, PG_INT64_MAX);
 	while (restart_if_stale(scan));
@@ -309,13 +300,6 @@ keep_scan_memory(MessageScan *scan)
 	spare_memory = scan->memory;
 }
 
-/* Scan all segments, not only those in which such numbers were published. */
-void
-message_scan_everywhere(MessageScan *scan)
-{
-	scan->everywhere = true;
-}
-
 /*
  * Do not wait for locks on tables: if one cannot be locked at once, nothing
  * more is added.
@@ -382,14 +366,6 @@ get_scan_table(MessageScan *scan, int segment)
 		return NULL;
 	}
 	return table;
-}
-
-/* Returns whether the segment has to be scanned for these numbers. */
-static bool
-needs_segment(const MessageScan *scan, int segment, int64 first, int64 last)
-{
-	return scan->everywhere ? segment_in_use(segment) :
-		segment_may_hold(segment, first, last);
 }
 
 /* Add a part that has no source of rows yet. */
@@ -480,8 +456,8 @@ message_scan_add_ids(MessageScan *scan, int priority, int64 low, int64 high)
 	{
 		MessageTable *table;
 
-		if (!needs_segment(scan, i, message_id_number(low),
-						   message_id_number(high)))
+		if (!segment_may_hold(i, message_id_number(low),
+							  message_id_number(high)))
 			continue;
 		table = get_scan_table(scan, i);
 
@@ -566,7 +542,8 @@ add_delayed_parts(MessageScan *scan, int64 low, int64 high)
 
 		if (message_scan_is_blocked(scan))
 			return;
-		if (!segment_in_use(i))
+		if (!segment_may_hold(i, message_id_number(low),
+							  message_id_number(high)))
 			continue;
 		table = get_scan_table(scan, i);
 		if (table == NULL)

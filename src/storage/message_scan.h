@@ -32,8 +32,7 @@ typedef struct ScanRow
 extern MessageScan *message_scan_begin(int32 queue_id, LOCKMODE lockmode);
 extern MessageScan *message_scan_begin_claim(int32 queue_id,
 											 const ClaimId *claim,
-											 LOCKMODE lockmode,
-											 bool everywhere);
+											 LOCKMODE lockmode);
 extern MessageScan *message_scan_begin_list(int32 queue_id, int64 low,
 											LOCKMODE lockmode);
 extern void message_scan_share_tables(MessageScan *scan,
@@ -41,7 +40,6 @@ extern void message_scan_share_tables(MessageScan *scan,
 extern void message_scan_end(MessageScan *scan);
 
 /* How to scan; to be called before there are parts */
-extern void message_scan_everywhere(MessageScan *scan);
 extern void message_scan_no_wait(MessageScan *scan);
 
 /* Adding and ending parts */

@@ -10,19 +10,10 @@
  *	  others hold what is left of earlier rounds (segment_switch.c,
  *	  segment_recycle.c).
  *
- *	  Which segment may hold a message is known in two ways:
- *
- *	  1.  Shared memory has the range of numbers in each segment
- *	  (segment_state.c); segment_may_hold() reads it.  Rows that plain SQL has
- *	  written may be outside of these ranges.
- *
- *	  2.  A segment without pages is empty.  This is what segment_in_use()
- *	  returns, also if there is no shared memory.  The sizes are cached until
- *	  an invalidation message for a table of messages arrives; a truncation
- *	  sends one.
- *
- *	  Functions that answer that there is no such message have called
- *	  segment_refresh() before.
+ *	  Which segment may hold a message is known from the range of numbers in
+ *	  each segment that shared memory has (segment_state.c).  A trigger has what
+ *	  plain SQL writes published there, too (pending_record_restore).  Where
+ *	  nothing is published, as on a standby, a segment without pages is empty.
  *
  *	  Snapshots.  A segment is only truncated under a lock that excludes all
  *	  users.  But a session may take its snapshot first and lock the table
@@ -57,71 +48,13 @@
 #include "storage/segment.h"
 #include "util/xact.h"
 
-/* Which segments have pages, as of this catalog_tables_generation() */
-static bool in_use[ALL_SEGMENTS];
-static uint64 known_generation = 0;
-
 /* The snapshot that was pushed last, and emptied_count() before it was taken */
 static Snapshot pushed = NULL;
 static uint64 emptied_before = 0;
 
-static bool check_segment_sizes(bool all);
 static uint64 emptied_count(void);
 
 /* --- Which segments may hold messages --- */
-
-/*
- * Check the sizes of all segments, or (if "all" is not set) of those that are
- * not known to be in use.  Returns whether one that was checked is in use.
- */
-static bool
-check_segment_sizes(bool all)
-{
-	/* Before the sizes: opening a table may process invalidation messages. */
-	uint64		generation = catalog_tables_generation();
-	bool		grown = false;
-
-	for (int i = 0; i < ALL_SEGMENTS; i++)
-	{
-		/* It can only become empty with an invalidation message. */
-		if (in_use[i] && !all)
-			continue;
-		in_use[i] = message_table_has_pages(i);
-		grown |= in_use[i];
-
-		/* Plain SQL has written to it: tell the others, and the worker. */
-		if (in_use[i] && segment_is_free(i))
-			segment_found_rows(i);
-	}
-
-	known_generation = generation;
-	return grown;
-}
-
-/*
- * Returns whether this segment may hold messages.  The active one may at any
- * time.  For the others, false is only as new as the last segment_refresh().
- */
-bool
-segment_in_use(int segment)
-{
-	if (known_generation != catalog_tables_generation())
-		check_segment_sizes(true);
-	return in_use[segment] ||
-		segment == catalog_active_segment(segment_kind(segment)) ||
-		(segment_state() != NULL && !segment_is_free(segment));
-}
-
-/*
- * Check again which segments are in use.  Returns true if there may be more
- * than before.
- */
-bool
-segment_refresh(void)
-{
-	return check_segment_sizes(known_generation !=
-							   catalog_tables_generation());
-}
 
 /*
  * Returns whether the segment may hold messages with these numbers that are
@@ -136,7 +69,7 @@ segment_may_hold(int segment, int64 first, int64 last)
 
 	/* Nothing is published. */
 	if (ring == NULL)
-		return segment_in_use(segment);
+		return message_table_has_pages(segment);
 	low = (int64) pg_atomic_read_u64(&ring->segments[segment].low);
 	high = (int64) pg_atomic_read_u64(&ring->segments[segment].high);
 	return low <= high && low <= last && high >= first;
@@ -167,13 +100,9 @@ segment_open_active(MessageTable *table, RingKind kind, bool wait)
 		 * active.
 		 */
 		if (catalog_active_segment(kind) == active)
-			break;
+			return true;
 		message_table_close(table, false);
 	}
-
-	/* The caller is about to insert. */
-	in_use[table->segment] = true;
-	return true;
 }
 
 /* --- Snapshots --- */

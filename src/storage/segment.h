@@ -17,8 +17,6 @@ extern bool segment_open_active(MessageTable *table, RingKind kind,
 								bool wait);
 
 /* Which segments may hold messages */
-extern bool segment_in_use(int segment);
-extern bool segment_refresh(void);
 extern bool segment_may_hold(int segment, int64 first, int64 last);
 
 /* The snapshot to find messages with */
