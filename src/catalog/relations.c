@@ -54,8 +54,7 @@ static const struct
 	const char *name;
 	int			natts;			/* columns of a table that is checked, see
 								 * NOTES; else 0 */
-	CatalogRelation index;		/* of a table: the index that finds its rows;
-								 * else 0 */
+	bool		has_index;		/* a table: the index NAME_idx finds its rows */
 }			relations[CATALOG_RELATIONS] = {
 
 	[CATALOG_QUEUE] = {"queue", Natts_queue},
@@ -69,43 +68,25 @@ static const struct
 	[CATALOG_MESSAGE_ID] = {"message_id"},
 	[CATALOG_RING] = {"ring"},
 	[CATALOG_SEGMENT] = {"segment"},
-	[CATALOG_DEDUP_KEY] = {"dedup_key", Natts_dedup_key,
-	CATALOG_DEDUP_KEY_INDEX},
-	[CATALOG_DEDUP_KEY_INDEX] = {"dedup_key_idx"},
+	[CATALOG_DEDUP_KEY] = {"dedup_key", Natts_dedup_key, true},
 	[CATALOG_DEDUP_KEY_TIME_INDEX] = {"dedup_key_time_idx"},
-	[CATALOG_ROOT_JOB] = {"root_job", Natts_root_job, CATALOG_ROOT_JOB_INDEX},
-	[CATALOG_ROOT_JOB_INDEX] = {"root_job_idx"},
-	[CATALOG_GROUPED] = {"grouped", Natts_grouped, CATALOG_GROUPED_INDEX},
-	[CATALOG_GROUPED_INDEX] = {"grouped_idx"},
-	[CATALOG_GROUP_RATE] = {"group_rate", Natts_group_rate,
-	CATALOG_GROUP_RATE_INDEX},
-	[CATALOG_GROUP_RATE_INDEX] = {"group_rate_idx"},
-	[CATALOG_JOB_COUNTER] = {"job_counter", Natts_job_counter,
-	CATALOG_JOB_COUNTER_INDEX},
-	[CATALOG_JOB_COUNTER_INDEX] = {"job_counter_idx"},
-	[CATALOG_HANDLER] = {"handler", Natts_handler, CATALOG_HANDLER_INDEX},
-	[CATALOG_HANDLER_INDEX] = {"handler_idx"},
+	[CATALOG_ROOT_JOB] = {"root_job", Natts_root_job, true},
+	[CATALOG_GROUPED] = {"grouped", Natts_grouped, true},
+	[CATALOG_GROUP_RATE] = {"group_rate", Natts_group_rate, true},
+	[CATALOG_JOB_COUNTER] = {"job_counter", Natts_job_counter, true},
+	[CATALOG_HANDLER] = {"handler", Natts_handler, true},
 	[CATALOG_SECRET] = {"secret"},
 	[CATALOG_SERVER] = {"server", Natts_server},
-	[CATALOG_SHARD] = {"shard", Natts_shard, CATALOG_SHARD_INDEX},
-	[CATALOG_SHARD_INDEX] = {"shard_idx"},
-	[CATALOG_PUSH_ORIGIN] = {"push_origin", Natts_push_origin,
-	CATALOG_PUSH_ORIGIN_INDEX},
-	[CATALOG_PUSH_ORIGIN_INDEX] = {"push_origin_idx"},
+	[CATALOG_SHARD] = {"shard", Natts_shard, true},
+	[CATALOG_PUSH_ORIGIN] = {"push_origin", Natts_push_origin, true},
 	[CATALOG_PUSH_ORIGIN_TIME_INDEX] = {"push_origin_time_idx"},
-	[CATALOG_BATCH] = {"batch", Natts_batch, CATALOG_BATCH_INDEX},
-	[CATALOG_BATCH_INDEX] = {"batch_idx"},
+	[CATALOG_BATCH] = {"batch", Natts_batch, true},
 	[CATALOG_BATCH_ID] = {"batch_id"},
-	[CATALOG_BATCH_PART] = {"batch_part", Natts_batch_part,
-	CATALOG_BATCH_PART_INDEX},
-	[CATALOG_BATCH_PART_INDEX] = {"batch_part_idx"},
-	[CATALOG_TOPIC] = {"topic", Natts_topic, CATALOG_TOPIC_INDEX},
-	[CATALOG_TOPIC_INDEX] = {"topic_idx"},
+	[CATALOG_BATCH_PART] = {"batch_part", Natts_batch_part, true},
+	[CATALOG_TOPIC] = {"topic", Natts_topic, true},
 	[CATALOG_FINISHED_RING] = {"finished_ring"},
 #define FINISHED(i) \
-	[CATALOG_FINISHED_0 + (i)] = {"finished_" #i, Natts_finished, \
-	CATALOG_FINISHED_0_INDEX + (i)}, \
-	[CATALOG_FINISHED_0_INDEX + (i)] = {"finished_" #i "_idx"}
+	[CATALOG_FINISHED_0 + (i)] = {"finished_" #i, Natts_finished, true}
 	FINISHED(0), FINISHED(1), FINISHED(2), FINISHED(3),
 	FINISHED(4), FINISHED(5), FINISHED(6), FINISHED(7),
 	FINISHED(8), FINISHED(9), FINISHED(10), FINISHED(11),
@@ -131,6 +112,7 @@ typedef struct Catalog
 {
 	bool		valid;
 	Oid			relations[CATALOG_RELATIONS];
+	Oid			table_indexes[CATALOG_RELATIONS];	/* those of has_index */
 	Oid			segments[ALL_SEGMENTS];
 	Oid			indexes[ALL_SEGMENTS];	/* of segments */
 	Oid			due_indexes[ALL_SEGMENTS];	/* of delayed ones */
@@ -162,6 +144,7 @@ static inline const Catalog *get_catalog(void);
 static const Catalog *load_catalog(void);
 static Oid	look_up_relation(CatalogRelation relation);
 static Oid	find_relation(Oid schema, const char *name);
+static const char *segment_name(int segment);
 static void find_segment_indexes(Catalog *c, Oid schema, int segment);
 static void check_table(Relation rel, int natts);
 static void read_ring(Relation rel, HeapTuple tuple);
@@ -215,8 +198,7 @@ relation_changed(Datum arg, Oid relid)
 	{
 		reload = relations[i].natts > 0 && relid == oids[i];
 		is_aside = reload && (i == CATALOG_TOPIC ||
-							  (i >= CATALOG_FINISHED_0 &&
-							   i < CATALOG_FINISHED_0 + FINISHED_SEGMENTS));
+							  i >= CATALOG_FINISHED_0);
 	}
 	if (reload)
 	{
@@ -297,12 +279,15 @@ load_catalog(void)
 
 	Assert(!xact_has_ended);
 	for (int i = 0; i < CATALOG_RELATIONS; i++)
+	{
 		c.relations[i] = find_relation(schema, relations[i].name);
+		if (relations[i].has_index)
+			c.table_indexes[i] =
+				find_relation(schema, psprintf("%s_idx", relations[i].name));
+	}
 	for (int i = 0; i < ALL_SEGMENTS; i++)
 	{
-		c.segments[i] = segment_is_delayed(i) ?
-			find_relation(schema, psprintf("delayed_%d", i - FIRST_DELAYED_SEGMENT)) :
-			find_relation(schema, psprintf("message_%d", i));
+		c.segments[i] = find_relation(schema, segment_name(i));
 		find_segment_indexes(&c, schema, i);
 	}
 	c.roles[CATALOG_PRODUCER] = get_role_oid("queue_producer", true);
@@ -367,30 +352,32 @@ find_relation(Oid schema, const char *name)
 			 errhint(VERSION_HINT, "it")));
 }
 
+static const char *
+segment_name(int segment)
+{
+	return segment_is_delayed(segment) ?
+		psprintf("delayed_%d", segment - FIRST_DELAYED_SEGMENT) :
+		psprintf("message_%d", segment);
+}
+
 /* Find the indexes of a segment that are scanned. */
 static void
 find_segment_indexes(Catalog *c, Oid schema, int segment)
 {
-	if (segment_is_delayed(segment))
-	{
-		int			i = segment - FIRST_DELAYED_SEGMENT;
+	const char *name = segment_name(segment);
 
-		c->indexes[segment] =
-			find_relation(schema, psprintf("delayed_%d_id_idx", i));
-		c->due_indexes[segment] =
-			find_relation(schema, psprintf("delayed_%d_due_idx", i));
-		c->batch_indexes[false][segment] =
-			find_relation(schema, psprintf("delayed_%d_batch_idx", i));
-		c->batch_indexes[true][segment] =
-			find_relation(schema, psprintf("delayed_%d_after_idx", i));
-	}
-	else
+	c->batch_indexes[false][segment] =
+		find_relation(schema, psprintf("%s_batch_idx", name));
+	if (!segment_is_delayed(segment))
 	{
-		c->indexes[segment] =
-			find_relation(schema, psprintf("message_%d_idx", segment));
-		c->batch_indexes[false][segment] =
-			find_relation(schema, psprintf("message_%d_batch_idx", segment));
+		c->indexes[segment] = find_relation(schema, psprintf("%s_idx", name));
+		return;
 	}
+	c->indexes[segment] = find_relation(schema, psprintf("%s_id_idx", name));
+	c->due_indexes[segment] =
+		find_relation(schema, psprintf("%s_due_idx", name));
+	c->batch_indexes[true][segment] =
+		find_relation(schema, psprintf("%s_after_idx", name));
 }
 
 /* Raise an error if the extension cannot write to the table. */
@@ -517,9 +504,9 @@ catalog_open(CatalogRelation table, LOCKMODE lockmode, Oid *index)
 	rel = catalog_open_locked(oid);
 
 	/* Only now, because REINDEX CONCURRENTLY needs a lock that conflicts. */
-	Assert(index == NULL || relations[table].index != 0);
+	Assert(index == NULL || relations[table].has_index);
 	if (index != NULL)
-		*index = catalog_oid(relations[table].index);
+		*index = get_catalog()->table_indexes[table];
 	return rel;
 }
 

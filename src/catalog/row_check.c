@@ -151,8 +151,7 @@ table_rules_of(Relation rel)
 {
 	for (int i = 0; i < CATALOG_RELATIONS; i++)
 		if (catalog_oid(i) == RelationGetRelid(rel))
-			return i >= CATALOG_FINISHED_0 && i < CATALOG_FINISHED_0_INDEX ?
-				&finished_rules : &tables[i];
+			return i >= CATALOG_FINISHED_0 ? &finished_rules : &tables[i];
 	return NULL;
 }
 
