@@ -204,7 +204,7 @@ count_rows(MessageTable *table, BlockNumber n, Snapshot snapshot, HTAB *found)
 		CHECK_FOR_INTERRUPTS();
 
 		/* A malformed row must not keep others from being counted. */
-		if (message_row_is_valid(table->heap, tuple))
+		if (message_row_check(WARNING, table->heap, tuple))
 			count_message(table, tuple, found);
 	}
 	systable_endscan(scan);

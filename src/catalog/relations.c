@@ -667,7 +667,7 @@ catalog_read_table(CatalogRelation table,
 
 	while ((tuple = heap_getnext(scan, ForwardScanDirection)) != NULL)
 	{
-		row_check(rel, tuple);
+		(void) row_check(ERROR, rel, tuple);
 		read_row(rel, tuple);
 	}
 	table_endscan(scan);

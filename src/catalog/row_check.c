@@ -128,7 +128,6 @@ static const TableRules finished_rules = {
 static const TableRules *table_rules_of(Relation rel);
 static bool value_is_valid(const ColumnCheck *check, Datum value);
 static int	find_malformed_column(Relation rel, HeapTuple tuple);
-static const char *row_problem(Relation rel, HeapTuple tuple);
 
 /*
  * Returns whether an array has one dimension, or none, and no nulls, so that
@@ -215,18 +214,6 @@ find_malformed_column(Relation rel, HeapTuple tuple)
 	return 0;
 }
 
-/* Returns what is wrong with a row, as a sentence, or NULL. */
-static const char *
-row_problem(Relation rel, HeapTuple tuple)
-{
-	int			column = find_malformed_column(rel, tuple);
-
-	return column == 0 ? NULL :
-		psprintf("Its column \"%s\" is null, or of a form that no function writes.",
-				 NameStr(TupleDescAttr(RelationGetDescr(rel),
-									   column - 1)->attname));
-}
-
 /*
  * Report a malformed row of any table of the extension: as an ERROR, or as a
  * WARNING where the caller leaves the row out.
@@ -248,28 +235,22 @@ row_report_malformed(int elevel, Relation rel, HeapTuple tuple,
 					 ItemPointerGetOffsetNumber(&tuple->t_self))));
 }
 
-/* Raise an error if a row is malformed. */
-void
-row_check(Relation rel, HeapTuple tuple)
-{
-	const char *problem = row_problem(rel, tuple);
-
-	if (problem != NULL)
-		row_report_malformed(ERROR, rel, tuple, problem);
-}
-
 /*
- * Returns whether a row is well-formed.  Warns if it is not, because the
- * caller leaves it out.
+ * Returns whether a row is well-formed.  If it is not, this is an ERROR, or
+ * with that level a WARNING, because the caller leaves the row out.
  */
 bool
-row_is_valid(Relation rel, HeapTuple tuple)
+row_check(int elevel, Relation rel, HeapTuple tuple)
 {
-	const char *problem = row_problem(rel, tuple);
+	int			column = find_malformed_column(rel, tuple);
 
-	if (problem != NULL)
-		row_report_malformed(WARNING, rel, tuple, problem);
-	return problem == NULL;
+	if (column == 0)
+		return true;
+	row_report_malformed(elevel, rel, tuple,
+						 psprintf("Its column \"%s\" is null, or of a form that no function writes.",
+								  NameStr(TupleDescAttr(RelationGetDescr(rel),
+														column - 1)->attname)));
+	return false;
 }
 
 /* Get a column that is never null in a well-formed row. */

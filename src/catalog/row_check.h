@@ -15,8 +15,7 @@
 
 extern void row_report_malformed(int elevel, Relation rel, HeapTuple tuple,
 								 const char *problem);
-extern void row_check(Relation rel, HeapTuple tuple);
-extern bool row_is_valid(Relation rel, HeapTuple tuple);
+extern bool row_check(int elevel, Relation rel, HeapTuple tuple);
 extern bool row_array_is_plain(Datum value);
 extern Datum row_getattr(Relation rel, HeapTuple tuple, int attribute);
 

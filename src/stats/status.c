@@ -232,9 +232,9 @@ search_index(OldestScan *scan, MessageTable *table, ScanKey keys, int nkeys)
 {
 	TupleTableSlot *slot = table_slot_create(table->heap, NULL);
 	IndexScanDesc index = compat_index_beginscan(table->heap, table->index,
-												 GetActiveSnapshot(), nkeys);
+												 GetActiveSnapshot(), keys,
+												 nkeys);
 
-	index_rescan(index, keys, nkeys, NULL, 0);
 	while (scan->left > 0 &&
 		   index_getnext_tid(index, ForwardScanDirection) != NULL)
 	{
@@ -243,7 +243,7 @@ search_index(OldestScan *scan, MessageTable *table, ScanKey keys, int nkeys)
 		scan->left--;
 		scan->total++;
 		if (!index_fetch_heap(index, slot) ||
-			!message_row_is_valid(table->heap, row_tuple(slot)))
+			!message_row_check(WARNING, table->heap, row_tuple(slot)))
 			continue;
 		form = message_read(row_tuple(slot));
 		if (message_is_claimed(&form, scan->now) ||

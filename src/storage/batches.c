@@ -233,7 +233,7 @@ batches_scan_parts(Batch *batch, bool remove)
 			simple_heap_delete(rel, &tuple->t_self);
 			nremoved++;
 		}
-		else if (row_is_valid(rel, tuple))
+		else if (row_check(WARNING, rel, tuple))
 		{
 			members += DatumGetInt64(row_getattr(rel, tuple,
 												 Anum_batch_part_members));
@@ -495,14 +495,13 @@ batches_scan(int64 id, BatchMessages which, int64 bound, LOCKMODE lockmode,
 						   AccessShareLock);
 		slot = table_slot_create(table.heap, NULL);
 		scan = compat_index_beginscan(table.heap, index, GetActiveSnapshot(),
-									  lengthof(keys));
-		index_rescan(scan, keys, lengthof(keys), NULL, 0);
+									  keys, lengthof(keys));
 		while (index_getnext_slot(scan, waiting ? ForwardScanDirection :
 								  BackwardScanDirection, slot))
 		{
 			CHECK_FOR_INTERRUPTS();
 			found = true;
-			message_row_check(table.heap, row_tuple(slot));
+			(void) message_row_check(ERROR, table.heap, row_tuple(slot));
 			if (!callback(&table, slot, arg))
 				break;
 		}

@@ -69,7 +69,6 @@ static IndexScanDesc
 begin_due_scan(const DelayedMove *move, MessageTable *table, int priority)
 {
 	ScanKeyData keys[3];
-	IndexScanDesc scan;
 
 	ScanKeyInit(&keys[0], Anum_delayed_due_idx_queue_id,
 				BTEqualStrategyNumber, F_INT4EQ,
@@ -79,10 +78,8 @@ begin_due_scan(const DelayedMove *move, MessageTable *table, int priority)
 	ScanKeyInit(&keys[2], Anum_delayed_due_idx_due_at,
 				BTGreaterEqualStrategyNumber, F_TIMESTAMPTZ_GE,
 				TimestampTzGetDatum(move->from));
-	scan = compat_index_beginscan(table->heap, table->due_index,
-								  GetActiveSnapshot(), lengthof(keys));
-	index_rescan(scan, keys, lengthof(keys), NULL, 0);
-	return scan;
+	return compat_index_beginscan(table->heap, table->due_index,
+								  GetActiveSnapshot(), keys, lengthof(keys));
 }
 
 /*
@@ -114,7 +111,7 @@ move_of_priority(DelayedMove *move, MessageTable *table, TupleTableSlot *slot,
 		MemoryContext old;
 		TimestampTz due_at;
 
-		message_row_check(table->heap, row_tuple(slot));
+		(void) message_row_check(ERROR, table->heap, row_tuple(slot));
 		due_at = message_due_at(table, row_tuple(slot));
 
 		/* All that follow in the index are due even later. */

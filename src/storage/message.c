@@ -61,7 +61,6 @@
 #include "storage/segment.h"
 #include "util/compat.h"
 
-static LaneId lane_of_row(MessageTable *table, HeapTuple tuple);
 static TimestampTz due_of_row(MessageTable *table, HeapTuple tuple);
 static TimestampTz due_after_rollback(MessageTable *table, HeapTuple tuple);
 static void record_change(MessageTable *table, HeapTuple tuple,
@@ -78,12 +77,6 @@ static bool find_message(int32 queue_id, int64 low, int64 high,
 						 LOCKMODE lockmode, FoundMessage *found);
 
 /* --- Before a change --- */
-
-static LaneId
-lane_of_row(MessageTable *table, HeapTuple tuple)
-{
-	return message_lane(RelationGetDescr(table->heap), tuple);
-}
 
 /*
  * Returns when a message is due: to be moved if it is delayed, else free,
@@ -125,7 +118,9 @@ record_change(MessageTable *table, HeapTuple tuple, TimestampTz due_before,
 							  due_before, due);
 	else
 		pending_record_change(&form, TARGET_MESSAGES,
-							  lane_of_row(table, tuple), due_before, due);
+							  message_lane(RelationGetDescr(table->heap),
+										   tuple),
+							  due_before, due);
 	segment_publish(table->segment, message_id_number(form.id));
 }
 
@@ -526,7 +521,7 @@ message_move(MessageTable *from, TupleTableSlot *slot, MessageTable *to,
 	HeapTuple	old;
 	HeapTuple	new;
 
-	message_row_check(from->heap, row_tuple(slot));
+	(void) message_row_check(ERROR, from->heap, row_tuple(slot));
 
 	/* In the mode that the delete needs, because it must not wait. */
 	if (!message_lock_as_seen(from, slot, LockTupleExclusive, LockWaitSkip))
@@ -629,8 +624,7 @@ find_in_segment(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
 					F_INT8LE, Int64GetDatum(high));
 	}
 	scan = compat_index_beginscan(table->heap, table->index,
-								  GetActiveSnapshot(), nkeys);
-	index_rescan(scan, keys, nkeys, NULL, 0);
+								  GetActiveSnapshot(), keys, nkeys);
 
 	/*
 	 * A message may have been replaced often while an old snapshot keeps its
@@ -642,7 +636,7 @@ find_in_segment(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
 	if (found)
 	{
 		message->tuple = row_tuple(message->slot);
-		message_row_check(table->heap, message->tuple);
+		(void) message_row_check(ERROR, table->heap, message->tuple);
 		message->form = message_read(message->tuple);
 	}
 	else

@@ -182,32 +182,18 @@ message_problem(TupleDesc desc, HeapTuple tuple)
 }
 
 /*
- * Returns whether a row of a segment is as the functions write it, and warns
- * if it is not.
+ * Returns whether a row of a segment is as the functions write it; reports it
+ * if it is not (row_check).  Code that finds a message in a table calls this
+ * before anything else of this file.
  */
 bool
-message_row_is_valid(Relation rel, HeapTuple tuple)
-{
-	const char *problem = message_problem(RelationGetDescr(rel), tuple);
-
-	if (problem == NULL)
-		return true;
-	row_report_malformed(WARNING, rel, tuple, problem);
-	return false;
-}
-
-/*
- * Raise an error if a row of a segment is malformed.  Code that finds a
- * message in a table calls this, or message_row_is_valid(), before anything
- * else of this file.
- */
-void
-message_row_check(Relation rel, HeapTuple tuple)
+message_row_check(int elevel, Relation rel, HeapTuple tuple)
 {
 	const char *problem = message_problem(RelationGetDescr(rel), tuple);
 
 	if (problem != NULL)
-		row_report_malformed(ERROR, rel, tuple, problem);
+		row_report_malformed(elevel, rel, tuple, problem);
+	return problem == NULL;
 }
 
 /* --- What a claim changes --- */

@@ -19,8 +19,7 @@
 #include "map/availability.h"
 
 /* Rows that no function wrote */
-extern bool message_row_is_valid(Relation rel, HeapTuple tuple);
-extern void message_row_check(Relation rel, HeapTuple tuple);
+extern bool message_row_check(int elevel, Relation rel, HeapTuple tuple);
 
 /*
  * heap_attisnull() for a column that is nullable, and absent in rows of older

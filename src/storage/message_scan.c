@@ -68,13 +68,6 @@
 /* What index scans of eight tables take, each 27 kB */
 #define SCAN_MEMORY		(256 * 1024)
 
-/* The order in which a scan returns messages */
-typedef enum ScanOrder
-{
-	ORDER_PRIORITY,				/* the highest priority first, then by id */
-	ORDER_ID					/* by id, whatever the priority */
-} ScanOrder;
-
 /* One of the sources that a scan merges */
 typedef struct ScanPart
 {
@@ -90,7 +83,7 @@ struct MessageScan
 {
 	/* What is asked for */
 	int32		queue_id;
-	ScanOrder	order;
+	bool		by_id;			/* not in the order of claims, but by id */
 	LOCKMODE	lockmode;
 	bool		no_wait;		/* for locks on tables */
 	ArrayType  *ids;			/* only messages with these, or NULL */
@@ -136,7 +129,6 @@ message_scan_begin(int32 queue_id, LOCKMODE lockmode)
 	MessageScan *scan = palloc0(sizeof(MessageScan));
 
 	scan->queue_id = queue_id;
-	scan->order = ORDER_PRIORITY;
 	scan->lockmode = lockmode;
 	scan->tables = &scan->own_tables;
 	scan->blocked_by = NO_SEGMENT;
@@ -187,7 +179,7 @@ message_scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode)
 {
 	MessageScan *scan = message_scan_begin(queue_id, lockmode);
 
-	scan->order = ORDER_ID;
+	scan->by_id = true;
 	message_scan_add_list(scan, low);
 	return scan;
 }
@@ -214,7 +206,7 @@ message_scan_add_list(MessageScan *scan, int64 low)
 void
 message_scan_add_delayed_list(MessageScan *scan, int64 low)
 {
-	scan->order = ORDER_ID;
+	scan->by_id = true;
 	do
 		add_delayed_parts(scan, low, PG_INT64_MAX);
 	while (restart_if_stale(scan));
@@ -398,9 +390,8 @@ add_index_part(MessageScan *scan, MessageTable *table, ScanKey keys,
 
 	old = MemoryContextSwitchTo(take_scan_memory(scan));
 	part->index = compat_index_beginscan(table->heap, table->index,
-										 GetActiveSnapshot(), nkeys);
+										 GetActiveSnapshot(), keys, nkeys);
 	MemoryContextSwitchTo(old);
-	index_rescan(part->index, keys, nkeys, NULL, 0);
 	advance_part(part);
 }
 
@@ -564,7 +555,7 @@ advance_part(ScanPart *part)
 										   part->slot);
 		if (!part->has_row)
 			return;
-		message_row_check(part->table->heap, row_tuple(part->slot));
+		(void) message_row_check(ERROR, part->table->heap, row_tuple(part->slot));
 
 		/* A part of delayed messages, of one priority */
 	} while (part->priority >= 0 && part->priority !=
@@ -601,8 +592,8 @@ message_scan_next(MessageScan *scan, ScanRow *row)
 			continue;
 		id = message_row_id(row_tuple(part->slot));
 		if (best == NULL ||
-			(scan->order == ORDER_PRIORITY ?
-			 message_id_compare(id, best_id) < 0 : id < best_id))
+			(scan->by_id ? id < best_id :
+			 message_id_compare(id, best_id) < 0))
 		{
 			best = part;
 			best_id = id;

@@ -206,7 +206,7 @@ row_scan_next(RowScan *scan)
 	do
 		tuple = systable_getnext(scan->scan);
 	while (HeapTupleIsValid(tuple) &&
-		   !row_is_valid(scan->scan->heap_rel, tuple));
+		   !row_check(WARNING, scan->scan->heap_rel, tuple));
 	return tuple;
 }
 
@@ -241,11 +241,8 @@ row_fetch(Relation rel, Oid index, ScanKey keys, int nkeys)
 
 	row_scan_begin(&scan, rel, index, keys, nkeys);
 	tuple = systable_getnext(scan.scan);
-	if (HeapTupleIsValid(tuple))
-	{
-		row_check(rel, tuple);
+	if (HeapTupleIsValid(tuple) && row_check(ERROR, rel, tuple))
 		tuple = copy_whole_row(rel, tuple);
-	}
 	row_scan_end(&scan);
 	return tuple;
 }
@@ -285,11 +282,8 @@ row_fetch_newest(Relation rel, Relation index, ScanKey keys, int nkeys,
 	snapshot = RegisterSnapshot(snapshot ? snapshot : GetLatestSnapshot());
 	scan = systable_beginscan_ordered(rel, index, snapshot, nkeys, copies);
 	tuple = systable_getnext_ordered(scan, BackwardScanDirection);
-	if (HeapTupleIsValid(tuple))
-	{
-		row_check(rel, tuple);
+	if (HeapTupleIsValid(tuple) && row_check(ERROR, rel, tuple))
 		tuple = copy_whole_row(rel, tuple);
-	}
 	systable_endscan_ordered(scan);
 	UnregisterSnapshot(snapshot);
 	return tuple;
@@ -328,8 +322,7 @@ find_live_row(Relation rel, Relation index, ScanKey keys, int nkeys,
 	InitDirtySnapshot(dirty);
 	conflict->xid = InvalidTransactionId;
 	conflict->token = 0;
-	scan = compat_index_beginscan(rel, index, &dirty, nkeys);
-	index_rescan(scan, keys, nkeys, NULL, 0);
+	scan = compat_index_beginscan(rel, index, &dirty, keys, nkeys);
 	while (!HeapTupleIsValid(found) && !TransactionIdIsValid(conflict->xid) &&
 		   index_getnext_slot(scan, ForwardScanDirection, slot))
 	{
@@ -347,7 +340,7 @@ find_live_row(Relation rel, Relation index, ScanKey keys, int nkeys,
 			conflict->xid = dirty.xmax;
 		else
 		{
-			row_check(rel, row_tuple(slot));
+			(void) row_check(ERROR, rel, row_tuple(slot));
 			found = heap_copytuple(row_tuple(slot));
 		}
 	}
@@ -384,8 +377,7 @@ find_newest_row(Relation rel, Relation index, ScanKey keys, int nkeys,
 	conflict->xid = InvalidTransactionId;
 	conflict->token = 0;
 	*newest = 0;
-	scan = compat_index_beginscan(rel, index, SnapshotAny, nkeys);
-	index_rescan(scan, keys, nkeys, NULL, 0);
+	scan = compat_index_beginscan(rel, index, SnapshotAny, keys, nkeys);
 	while (index_getnext_slot(scan, BackwardScanDirection, slot))
 	{
 		HeapTuple	tuple = row_tuple(slot);
@@ -403,7 +395,7 @@ find_newest_row(Relation rel, Relation index, ScanKey keys, int nkeys,
 				dirty.xmax;
 		if (visible && !TransactionIdIsValid(conflict->xid))
 		{
-			row_check(rel, tuple);
+			(void) row_check(ERROR, rel, tuple);
 			found = heap_copytuple(tuple);
 		}
 
@@ -639,8 +631,7 @@ row_delete_of_queue(CatalogRelation table, int32 queue_id)
 	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(queue_id));
 	PushActiveSnapshot(GetLatestSnapshot());
-	scan = compat_index_beginscan(rel, index, GetActiveSnapshot(), 1);
-	index_rescan(scan, &key, 1, NULL, 0);
+	scan = compat_index_beginscan(rel, index, GetActiveSnapshot(), &key, 1);
 	while (index_getnext_slot(scan, ForwardScanDirection, slot))
 	{
 		CHECK_FOR_INTERRUPTS();

@@ -109,17 +109,23 @@ my_local_xid(void)
 #endif
 }
 
+/* Begin to scan the entries of an index with these keys. */
 static inline IndexScanDesc
 compat_index_beginscan(Relation heap, Relation index, Snapshot snapshot,
-					   int nkeys)
+					   ScanKey keys, int nkeys)
 {
 #if PG_VERSION_NUM >= 190000
-	return index_beginscan(heap, index, snapshot, NULL, nkeys, 0, 0);
+	IndexScanDesc scan = index_beginscan(heap, index, snapshot, NULL, nkeys,
+										 0, 0);
 #elif PG_VERSION_NUM >= 180000
-	return index_beginscan(heap, index, snapshot, NULL, nkeys, 0);
+	IndexScanDesc scan = index_beginscan(heap, index, snapshot, NULL, nkeys,
+										 0);
 #else
-	return index_beginscan(heap, index, snapshot, nkeys, 0);
+	IndexScanDesc scan = index_beginscan(heap, index, snapshot, nkeys, 0);
 #endif
+
+	index_rescan(scan, keys, nkeys, NULL, 0);
+	return scan;
 }
 
 static inline TM_Result
