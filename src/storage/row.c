@@ -64,11 +64,8 @@ static void make_index_keys(Relation index, ScanKey keys, int nkeys,
 							ScanKey index_keys);
 static HeapTuple find_live_row(Relation rel, Relation index, ScanKey keys,
 							   int nkeys, TupleTableSlot *slot,
-							   Conflict *conflict);
+							   Conflict *conflict, int64 *newest);
 static bool was_committed(HeapTuple tuple);
-static HeapTuple find_newest_row(Relation rel, Relation index, ScanKey keys,
-								 int nkeys, TupleTableSlot *slot,
-								 Conflict *conflict, int64 *newest);
 static bool is_last_version(HeapTuple tuple, Buffer buffer, bool write);
 static bool act_on_row(Relation rel, ItemPointer tid, bool write,
 					   RowPageAction action, void *arg);
@@ -306,48 +303,6 @@ make_index_keys(Relation index, ScanKey keys, int nkeys, ScanKey index_keys)
 	}
 }
 
-/*
- * Find the row with these index keys, unless another transaction is inserting
- * or deleting one.  Returns a copy; NULL if there is none, or if a
- * transaction is doing so: then *conflict says which.
- */
-static HeapTuple
-find_live_row(Relation rel, Relation index, ScanKey keys, int nkeys,
-			  TupleTableSlot *slot, Conflict *conflict)
-{
-	SnapshotData dirty;
-	IndexScanDesc scan;
-	HeapTuple	found = NULL;
-
-	InitDirtySnapshot(dirty);
-	conflict->xid = InvalidTransactionId;
-	conflict->token = 0;
-	scan = compat_index_beginscan(rel, index, &dirty, keys, nkeys);
-	while (!HeapTupleIsValid(found) && !TransactionIdIsValid(conflict->xid) &&
-		   index_getnext_slot(scan, ForwardScanDirection, slot))
-	{
-		conflict->tid = slot->tts_tid;
-
-		/* A transaction in progress has inserted this version, */
-		if (TransactionIdIsValid(dirty.xmin))
-		{
-			conflict->xid = dirty.xmin;
-			conflict->token = dirty.speculativeToken;
-		}
-
-		/* or has deleted or replaced it. */
-		else if (TransactionIdIsValid(dirty.xmax))
-			conflict->xid = dirty.xmax;
-		else
-		{
-			(void) row_check(ERROR, rel, row_tuple(slot));
-			found = heap_copytuple(row_tuple(slot));
-		}
-	}
-	index_endscan(scan);
-	return found;
-}
-
 /* Returns whether a row was not inserted by a transaction that has failed. */
 static bool
 was_committed(HeapTuple tuple)
@@ -360,23 +315,26 @@ was_committed(HeapTuple tuple)
 }
 
 /*
- * As find_live_row(), for an index with one column more, the version of the
- * row.  Reads the newest version first, and none that is older than a deleted
- * one, because an old snapshot may keep any number of these.
+ * Find the row with these index keys, unless another transaction is inserting
+ * or deleting one.  Returns a copy; NULL if there is none, or if a
+ * transaction is doing so: then *conflict says which.
+ *
+ * newest: NULL, or the index has one column more, the version of the row.  Then
+ * we read the newest version first, and none that is older than a deleted one,
+ * because an old snapshot may keep any number of these.
  */
 static HeapTuple
-find_newest_row(Relation rel, Relation index, ScanKey keys, int nkeys,
-				TupleTableSlot *slot, Conflict *conflict, int64 *newest)
+find_live_row(Relation rel, Relation index, ScanKey keys, int nkeys,
+			  TupleTableSlot *slot, Conflict *conflict, int64 *newest)
 {
-	int			version = index->rd_index->indkey.values[nkeys];
 	SnapshotData dirty;
 	IndexScanDesc scan;
 	HeapTuple	found = NULL;
 
 	InitDirtySnapshot(dirty);
 	conflict->xid = InvalidTransactionId;
-	conflict->token = 0;
-	*newest = 0;
+	if (newest != NULL)
+		*newest = 0;
 	scan = compat_index_beginscan(rel, index, SnapshotAny, keys, nkeys);
 	while (index_getnext_slot(scan, BackwardScanDirection, slot))
 	{
@@ -385,19 +343,25 @@ find_newest_row(Relation rel, Relation index, ScanKey keys, int nkeys,
 		bool		isnull;
 
 		/* A transaction that has failed leaves versions, too. */
-		if (!visible && !was_committed(tuple))
+		if (!visible && (newest == NULL || !was_committed(tuple)))
 			continue;
-		if (*newest == 0)
-			*newest = DatumGetInt64(slot_getattr(slot, version, &isnull));
+		if (newest != NULL && *newest == 0)
+			*newest = DatumGetInt64(slot_getattr(slot,
+												 index->rd_index->indkey.values[nkeys],
+												 &isnull));
+
+		/*
+		 * A transaction in progress has inserted this version, or has deleted
+		 * or replaced it.
+		 */
 		conflict->tid = slot->tts_tid;
+		conflict->token = dirty.speculativeToken;
 		if (visible)
 			conflict->xid = TransactionIdIsValid(dirty.xmin) ? dirty.xmin :
 				dirty.xmax;
-		if (visible && !TransactionIdIsValid(conflict->xid))
-		{
-			(void) row_check(ERROR, rel, tuple);
+		if (visible && !TransactionIdIsValid(conflict->xid) &&
+			row_check(ERROR, rel, tuple))
 			found = heap_copytuple(tuple);
-		}
 
 		/* An update has a newer version; it may have come after the scan. */
 		if (visible ||
@@ -434,10 +398,8 @@ row_find_unique(Relation rel, Relation index, ScanKey keys, int nkeys,
 		Conflict	conflict;
 
 		CHECK_FOR_INTERRUPTS();
-		tuple = newest != NULL ?
-			find_newest_row(rel, index, index_keys, nkeys, slot, &conflict,
-							newest) :
-			find_live_row(rel, index, index_keys, nkeys, slot, &conflict);
+		tuple = find_live_row(rel, index, index_keys, nkeys, slot, &conflict,
+							  newest);
 		if (HeapTupleIsValid(tuple) || !TransactionIdIsValid(conflict.xid))
 			break;
 		if (locked != NULL)
