@@ -475,16 +475,14 @@ dedup_entry_of(TupleDesc desc, HeapTuple tuple)
 {
 	bool		isnull;
 	Datum		digest = heap_getattr(tuple, Anum_message_dedup, desc, &isnull);
-	MessageForm form;
 	DedupEntry *entry;
 
 	if (isnull)
 		return NULL;
-	form = message_read(tuple);
 	entry = palloc(sizeof(DedupEntry));
-	entry->queue_id = form.queue_id;
+	entry->queue_id = message_row_queue(tuple);
 	entry->digest = *DatumGetUUIDP(digest);
-	entry->id = form.id;
+	entry->id = message_row_id(tuple);
 	return entry;
 }
 

@@ -65,18 +65,16 @@ dedup_begin_run(TupleDesc desc, HeapTuple tuple, Snapshot snapshot)
 {
 	bool		isnull;
 	Datum		digest = heap_getattr(tuple, Anum_message_dedup, desc, &isnull);
-	MessageForm form;
 	DedupKey	key = {0};
 	int			ntwins = 0;
 
 	if (isnull)
 		return tuple;
-	form = message_read(tuple);
-	key.queue_id = form.queue_id;
+	key.queue_id = message_row_queue(tuple);
 	key.digest = *DatumGetUUIDP(digest);
 	if (dedup_table_read(snapshot, &key))
 		for (int i = 0; i < key.n; i++)
-			if (key.ids[i] != form.id)
+			if (key.ids[i] != message_row_id(tuple))
 				key.ids[ntwins++] = key.ids[i];
 
 	/*

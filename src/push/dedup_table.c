@@ -25,6 +25,7 @@
 #include "utils/snapmgr.h"
 
 #include "catalog/relations.h"
+#include "catalog/row_check.h"
 #include "catalog/tables.h"
 #include "push/dedup_table.h"
 #include "storage/row.h"
@@ -85,18 +86,16 @@ void
 dedup_table_get(Relation rel, HeapTuple tuple, DedupKey *key)
 {
 	TupleDesc	desc = RelationGetDescr(rel);
-	bool		isnull;
 
-	key->ids = dedup_table_get_ids(heap_getattr(tuple,
-												Anum_dedup_key_message_ids,
-												desc, &isnull),
+	key->ids = dedup_table_get_ids(row_getattr(rel, tuple,
+											   Anum_dedup_key_message_ids),
 								   &key->n);
-	key->joined = DatumGetInt64(heap_getattr(tuple, Anum_dedup_key_joined,
-											 desc, &isnull));
+	key->joined = DatumGetInt64(row_getattr(rel, tuple,
+											Anum_dedup_key_joined));
 	key->pushed_at = get_time(desc, tuple, Anum_dedup_key_pushed_at);
 	key->kept_until = get_time(desc, tuple, Anum_dedup_key_kept_until);
-	key->version = DatumGetInt64(heap_getattr(tuple, Anum_dedup_key_version,
-											  desc, &isnull));
+	key->version = DatumGetInt64(row_getattr(rel, tuple,
+											 Anum_dedup_key_version));
 }
 
 /*

@@ -45,6 +45,7 @@
 #include "utils/timestamp.h"
 
 #include "catalog/relations.h"
+#include "catalog/row_check.h"
 #include "catalog/tables.h"
 #include "push/root_job.h"
 #include "queue/registry.h"
@@ -155,10 +156,8 @@ read_time(const JsonbValue *value, char *printed)
 static TimestampTz
 registered_at(Relation rel, HeapTuple tuple)
 {
-	bool		isnull;
-
-	return DatumGetTimestampTz(heap_getattr(tuple, Anum_root_job_registered_at,
-											RelationGetDescr(rel), &isnull));
+	return DatumGetTimestampTz(row_getattr(rel, tuple,
+										   Anum_root_job_registered_at));
 }
 
 static void

@@ -301,14 +301,10 @@ batches_record_added(int64 id, int64 n)
 static int64
 batch_of_message(MessageTable *table, HeapTuple tuple)
 {
-	bool		isnull;
-
 	/* The row of most messages ends before it. */
 	if (message_row_is_null(tuple, Anum_message_batch))
 		return NO_BATCH;
-	return DatumGetInt64(heap_getattr(tuple, Anum_message_batch,
-									  RelationGetDescr(table->heap),
-									  &isnull));
+	return DatumGetInt64(row_getattr(table->heap, tuple, Anum_message_batch));
 }
 
 /* A message was deleted for good, and if it fails, its batch counts that. */

@@ -48,6 +48,7 @@
 #include "utils/snapmgr.h"
 
 #include "catalog/message_id.h"
+#include "catalog/row_check.h"
 #include "map/availability_reserve.h"
 #include "shmem/depth_state.h"
 #include "shmem/segment_state.h"
@@ -580,11 +581,8 @@ message_state(TupleDesc desc, HeapTuple tuple, const MessageForm *form,
 TimestampTz
 message_due_at(MessageTable *table, HeapTuple tuple)
 {
-	bool		isnull;
-
-	return DatumGetTimestampTz(heap_getattr(tuple, Anum_message_due_at,
-											RelationGetDescr(table->heap),
-											&isnull));
+	return DatumGetTimestampTz(row_getattr(table->heap, tuple,
+										   Anum_message_due_at));
 }
 
 /*
