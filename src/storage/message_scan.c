@@ -111,9 +111,10 @@ static MemoryContext spare_memory = NULL;
 static MemoryContext take_scan_memory(MessageScan *scan);
 static void keep_scan_memory(MessageScan *scan);
 static MessageTable *get_scan_table(MessageScan *scan, int segment);
-static ScanPart *add_scan_part(MessageScan *scan, MessageTable *table);
-static void add_index_part(MessageScan *scan, MessageTable *table,
-						   ScanKey keys, int nkeys);
+static void add_scan_part(MessageScan *scan, MessageTable *table,
+						  ScanKey keys, int nkeys);
+static void add_parts_of_ring(MessageScan *scan, int first, int end, int64 low,
+							  int64 high, ScanKey keys, int nkeys);
 static void end_scan_part(ScanPart *part);
 static void add_delayed_parts(MessageScan *scan, int64 low, int64 high);
 static bool restart_if_stale(MessageScan *scan);
@@ -360,11 +361,12 @@ get_scan_table(MessageScan *scan, int segment)
 	return table;
 }
 
-/* Add a part that has no source of rows yet. */
-static ScanPart *
-add_scan_part(MessageScan *scan, MessageTable *table)
+/* Add a scan of a table's index, and fetch its first row. */
+static void
+add_scan_part(MessageScan *scan, MessageTable *table, ScanKey keys, int nkeys)
 {
 	ScanPart   *part = palloc0(sizeof(ScanPart));
+	MemoryContext old;
 
 	if (scan->nparts == scan->maxparts)
 	{
@@ -377,22 +379,31 @@ add_scan_part(MessageScan *scan, MessageTable *table)
 	part->priority = scan->priority;
 	part->slot = table_slot_create(table->heap, NULL);
 	scan->parts[scan->nparts++] = part;
-	return part;
-}
-
-/* Add a scan of a table's index, and fetch its first row. */
-static void
-add_index_part(MessageScan *scan, MessageTable *table, ScanKey keys,
-			   int nkeys)
-{
-	ScanPart   *part = add_scan_part(scan, table);
-	MemoryContext old;
-
 	old = MemoryContextSwitchTo(take_scan_memory(scan));
 	part->index = compat_index_beginscan(table->heap, table->index,
 										 GetActiveSnapshot(), keys, nkeys);
 	MemoryContextSwitchTo(old);
 	advance_part(part);
+}
+
+/*
+ * Add parts of the segments from "first" to before "end" that may hold ids
+ * within these bounds, up to one that is locked (message_scan_is_blocked).
+ */
+static void
+add_parts_of_ring(MessageScan *scan, int first, int end, int64 low,
+				  int64 high, ScanKey keys, int nkeys)
+{
+	for (int i = first; i < end && !message_scan_is_blocked(scan); i++)
+	{
+		MessageTable *table = NULL;
+
+		if (segment_may_hold(i, message_id_number(low),
+							 message_id_number(high)))
+			table = get_scan_table(scan, i);
+		if (table != NULL)
+			add_scan_part(scan, table, keys, nkeys);
+	}
 }
 
 static void
@@ -443,20 +454,7 @@ message_scan_add_ids(MessageScan *scan, int priority, int64 low, int64 high)
 							   Anum_message_idx_id, BTEqualStrategyNumber,
 							   INT8OID, InvalidOid, F_INT8EQ,
 							   PointerGetDatum(scan->ids));
-	for (int i = 0; i < MESSAGE_SEGMENTS; i++)
-	{
-		MessageTable *table;
-
-		if (!segment_may_hold(i, message_id_number(low),
-							  message_id_number(high)))
-			continue;
-		table = get_scan_table(scan, i);
-
-		/* It is locked: the caller sees message_scan_is_blocked(). */
-		if (table == NULL)
-			return;
-		add_index_part(scan, table, keys, nkeys);
-	}
+	add_parts_of_ring(scan, 0, MESSAGE_SEGMENTS, low, high, keys, nkeys);
 }
 
 /* Add the messages with these numbers of one priority. */
@@ -527,20 +525,8 @@ add_delayed_parts(MessageScan *scan, int64 low, int64 high)
 				BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(low));
 	ScanKeyInit(&keys[2], Anum_delayed_id_idx_id,
 				BTLessEqualStrategyNumber, F_INT8LE, Int64GetDatum(high));
-	for (int i = FIRST_DELAYED_SEGMENT; i < ALL_SEGMENTS; i++)
-	{
-		MessageTable *table;
-
-		if (message_scan_is_blocked(scan))
-			return;
-		if (!segment_may_hold(i, message_id_number(low),
-							  message_id_number(high)))
-			continue;
-		table = get_scan_table(scan, i);
-		if (table == NULL)
-			return;
-		add_index_part(scan, table, keys, lengthof(keys));
-	}
+	add_parts_of_ring(scan, FIRST_DELAYED_SEGMENT, ALL_SEGMENTS, low, high,
+					  keys, lengthof(keys));
 }
 
 /* --- Reading --- */

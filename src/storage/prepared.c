@@ -87,7 +87,7 @@ static TransactionId *unknown = NULL;
 static bool is_returning = false;
 
 static void make_room(void);
-static PreparedItem *next_item(PreparedKind kind);
+static PreparedItem *add_item(PreparedKind kind);
 static int	copy_ended(PreparedItem *items);
 static void remove_copied(void);
 static void return_item(const PreparedItem *item);
@@ -126,11 +126,11 @@ make_room(void)
 	shared->n = kept;
 }
 
-/* Returns the next item of the list, for the transaction that ends. */
+/* Add an item of the transaction that ends to the list, which has room. */
 static PreparedItem *
-next_item(PreparedKind kind)
+add_item(PreparedKind kind)
 {
-	PreparedItem *item = &shared->items[shared->n];
+	PreparedItem *item = &shared->items[shared->n++];
 
 	item->database = MyDatabaseId;
 	item->xid = GetTopTransactionIdIfAny();
@@ -180,20 +180,11 @@ prepared_add(bool all)
 	 */
 	for (int i = 0; (count = counts_record(i)) != NULL; i++)
 		if (count->depths.is_used)
-		{
-			next_item(PREPARED_DEPTHS)->record.counts = *count;
-			shared->n++;
-		}
+			add_item(PREPARED_DEPTHS)->record.counts = *count;
 	for (int i = 0; (change = pending_record(i)) != NULL; i++)
-	{
-		next_item(PREPARED_CHANGE)->record.change = *change;
-		shared->n++;
-	}
+		add_item(PREPARED_CHANGE)->record.change = *change;
 	for (int i = 0; (batch = batches_record(i)) != NULL; i++)
-	{
-		next_item(PREPARED_BATCH)->record.batch = *batch;
-		shared->n++;
-	}
+		add_item(PREPARED_BATCH)->record.batch = *batch;
 	LWLockRelease(&shared->lock);
 }
 
@@ -208,10 +199,7 @@ prepared_add_depths(const CountRecord *record)
 	if (shared->n == PREPARED_MAX)
 		make_room();
 	if (shared->n < PREPARED_MAX)
-	{
-		next_item(PREPARED_DEPTHS)->record.counts = *record;
-		shared->n++;
-	}
+		add_item(PREPARED_DEPTHS)->record.counts = *record;
 	else
 		depth_lose();
 	LWLockRelease(&shared->lock);
