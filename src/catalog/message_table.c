@@ -18,7 +18,6 @@
 #include "access/table.h"
 #include "catalog/pg_am.h"
 #include "nodes/primnodes.h"
-#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 
 #include "catalog/message_table.h"
@@ -118,25 +117,6 @@ message_tables_close(MessageTables *tables, bool keep_locks)
 	for (int i = 0; i < ALL_SEGMENTS; i++)
 		if (tables->items[i].heap != NULL)
 			message_table_close(&tables->items[i], keep_locks);
-}
-
-/*
- * Returns whether the segment may have pages.  Does not wait for a lock: if
- * the segment is locked, it may.
- */
-bool
-message_table_has_pages(int segment)
-{
-	Oid			relid = catalog_segment_oid(segment);
-	Relation	rel;
-	bool		result;
-
-	if (!ConditionalLockRelationOid(relid, AccessShareLock))
-		return true;
-	rel = catalog_open_locked(relid);
-	result = RelationGetNumberOfBlocks(rel) > 0;
-	table_close(rel, AccessShareLock);
-	return result;
 }
 
 /*

@@ -53,7 +53,6 @@ extern bool message_table_try_open(MessageTable *table, int segment,
 								   LOCKMODE lockmode);
 extern void message_table_close(MessageTable *table, bool keep_lock);
 extern void message_tables_close(MessageTables *tables, bool keep_locks);
-extern bool message_table_has_pages(int segment);
 
 /* The indexes of any table of the extension */
 extern void index_list_open(Relation rel, int segment, IndexList *indexes);

@@ -32,6 +32,7 @@
 #include "catalog/namespace.h"
 #include "commands/extension.h"
 #include "miscadmin.h"
+#include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/inval.h"
@@ -520,6 +521,24 @@ catalog_open_with_index(CatalogRelation table, LOCKMODE lockmode,
 
 	*index = index_open(oid, lockmode);
 	return rel;
+}
+
+/*
+ * Returns whether a table may have pages.  Does not wait for a lock: if the
+ * table is locked, it may.
+ */
+bool
+catalog_has_pages(Oid relid)
+{
+	Relation	rel;
+	bool		result;
+
+	if (!ConditionalLockRelationOid(relid, AccessShareLock))
+		return true;
+	rel = catalog_open_locked(relid);
+	result = RelationGetNumberOfBlocks(rel) > 0;
+	table_close(rel, AccessShareLock);
+	return result;
 }
 
 /*

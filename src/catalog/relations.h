@@ -98,6 +98,7 @@ extern Relation catalog_open(CatalogRelation table, LOCKMODE lockmode,
 							 Oid *index);
 extern Relation catalog_open_with_index(CatalogRelation table,
 										LOCKMODE lockmode, Relation *index);
+extern bool catalog_has_pages(Oid relid);
 extern bool catalog_lock_job_counters(void);
 
 /* Segments; see also message_table.h */

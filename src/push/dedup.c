@@ -144,9 +144,9 @@ typedef enum TakeResult
 {
 	KEY_TAKEN,					/* its row has the new message */
 	KEY_DUPLICATE,				/* the push is a duplicate */
-	KEY_CHANGED,				/* its row was changed: try again */
-	KEY_LOCKED					/* another transaction is in the way, and we
-								 * do not wait */
+	KEY_CHANGED					/* its row was changed: try again; or another
+								 * transaction is in the way, and we do not
+								 * wait */
 } TakeResult;
 
 /* A push that takes a key */
@@ -360,7 +360,7 @@ try_take_key(const DedupTake *take, Relation rel, Relation index,
 	tuple = dedup_table_find(rel, index, key,
 							 take->wait == LockWaitSkip ? &locked : NULL);
 	if (locked)
-		return KEY_LOCKED;
+		return KEY_CHANGED;
 	if (!HeapTupleIsValid(tuple))
 	{
 		DedupKey	new = {.queue_id = key->queue_id,.digest = key->digest,
@@ -369,21 +369,21 @@ try_take_key(const DedupTake *take, Relation rel, Relation index,
 
 		new.ids = &id;
 		start_period(take, &new);
-		if (dedup_table_insert(rel, index, &new, take->wait != LockWaitSkip))
-			return KEY_TAKEN;
-		return take->wait == LockWaitSkip ? KEY_LOCKED : KEY_CHANGED;
+		return dedup_table_insert(rel, index, &new,
+								  take->wait != LockWaitSkip) ?
+			KEY_TAKEN : KEY_CHANGED;
 	}
 
 	/* What locks messages or the row next must not wait either. */
 	if (take->wait == LockWaitSkip &&
 		!row_lock(rel, &tuple->t_self, LockTupleNoKeyExclusive, LockWaitSkip))
-		return KEY_LOCKED;
+		return KEY_CHANGED;
 	n = key->n;
 	state = check_twins(take, key, waiting);
 	if (state == TWIN_WAITS)
 		return join_waiting(take, rel, tuple, key);
 	if (state == TWIN_CHANGED)
-		return take->wait == LockWaitSkip ? KEY_LOCKED : KEY_CHANGED;
+		return KEY_CHANGED;
 	Assert(state == TWIN_GONE);
 	if ((take->terms.mode == DEDUP_UNFINISHED && key->n > 0) ||
 		(take->terms.period > 0 &&
@@ -406,7 +406,7 @@ take_key(const DedupTake *take, int64 *waiting)
 	{
 		CHECK_FOR_INTERRUPTS();
 		result = try_take_key(take, rel, index, &key, waiting);
-	} while (result == KEY_CHANGED);
+	} while (result == KEY_CHANGED && take->wait != LockWaitSkip);
 	CommandCounterIncrement();
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
@@ -443,7 +443,7 @@ dedup_try_take_key(const Queue *queue, const pg_uuid_t *digest, int64 id,
 	TakeResult	result = take_key(&take, &waiting);
 
 	*taken = result == KEY_TAKEN;
-	return result != KEY_LOCKED;
+	return result != KEY_CHANGED;
 }
 
 /* --- Deletes --- */

@@ -54,7 +54,6 @@
 #include "shmem/database_state.h"
 #include "storage/row.h"
 #include "storage/segment_recycle.h"
-#include "storage/segment_switch.h"
 #include "util/compat.h"
 #include "util/hash.h"
 #include "util/json.h"
@@ -95,7 +94,6 @@ static int64 keep_of(Relation rel, HeapTuple tuple);
 static bool count_queue(Relation rel, HeapTuple tuple);
 static void read_queues(void);
 static int64 keep_seconds(HTAB *keeps, Relation queues, int32 id);
-static double size_of_table(int i);
 static void read_pages(TableRead *read, Relation rel, int64 keep_max);
 static void truncate_table(int i, Relation rel);
 static bool empty_table(int i, int ring);
@@ -186,22 +184,6 @@ keep_seconds(HTAB *keeps, Relation queues, int32 id)
 }
 
 /* --- Tables --- */
-
-/* Returns the bytes of a table, or -1 if it is locked. */
-static double
-size_of_table(int i)
-{
-	Oid			oid = catalog_oid(CATALOG_FINISHED_0 + i);
-	Relation	rel;
-	double		size;
-
-	if (!ConditionalLockRelationOid(oid, AccessShareLock))
-		return -1;
-	rel = catalog_open_locked(oid);
-	size = segment_relation_size(rel);
-	table_close(rel, AccessShareLock);
-	return size;
-}
 
 /* Read the next pages of a table, with a new snapshot. */
 static void
@@ -407,7 +389,8 @@ turn_ring(int ring, TimestampTz *again)
 	if (active == NO_SEGMENT)
 		return false;
 	for (int i = 0; i < r->ntables; i++)
-		has_rows |= size_of_table(r->first + i) != 0;
+		has_rows |= catalog_has_pages(catalog_oid(CATALOG_FINISHED_0 +
+												  r->first + i));
 	if (!has_rows)
 		return false;
 
@@ -434,7 +417,8 @@ turn_ring(int ring, TimestampTz *again)
 
 	/* If the table is locked, or an error follows. */
 	turn_at[ring] = now + RETRY_PAUSE;
-	if (size_of_table(next) == 0 || empty_table(next, ring))
+	if (!catalog_has_pages(catalog_oid(CATALOG_FINISHED_0 + next)) ||
+		empty_table(next, ring))
 	{
 		make_active(active, next);
 		turn_at[ring] = DT_NOBEGIN;

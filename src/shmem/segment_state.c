@@ -30,7 +30,6 @@
 #include "miscadmin.h"
 #include "utils/timestamp.h"
 
-#include "catalog/message_table.h"
 #include "catalog/relations.h"
 #include "catalog/tables.h"
 #include "shmem/database_state.h"
@@ -129,7 +128,7 @@ segment_state_own(void)
 	 * no room for a state may be inserting into an active segment.
 	 */
 	for (int i = 0; i < ALL_SEGMENTS; i++)
-		has_rows[i] = message_table_has_pages(i) ||
+		has_rows[i] = catalog_has_pages(catalog_segment_oid(i)) ||
 			i == catalog_active_segment(segment_kind(i));
 
 	shmem_lock(&databases->lock, LW_EXCLUSIVE);

@@ -69,7 +69,7 @@ segment_may_hold(int segment, int64 first, int64 last)
 
 	/* Nothing is published. */
 	if (ring == NULL)
-		return message_table_has_pages(segment);
+		return catalog_has_pages(catalog_segment_oid(segment));
 	low = (int64) pg_atomic_read_u64(&ring->segments[segment].low);
 	high = (int64) pg_atomic_read_u64(&ring->segments[segment].high);
 	return low <= high && low <= last && high >= first;

@@ -60,6 +60,7 @@ static TimestampTz switched_at[RING_KINDS];
 static uint64 written_then[RING_KINDS]; /* bytes in the active segment when
 										 * last no segment was free */
 
+static double relation_size(Relation rel);
 static int	next_free_segment(int active);
 static void make_segment_active(int segment, RingState *state);
 
@@ -80,7 +81,7 @@ segment_switch_begin(RingState *state)
 						   AccessShareLock);
 
 		/* Half of each page is free; see segment_is_full(). */
-		size = (uint64) segment_relation_size(table.heap) / 2;
+		size = (uint64) relation_size(table.heap) / 2;
 		message_table_close(&table, false);
 
 		/* Not if sessions, or an earlier worker, have counted already. */
@@ -89,8 +90,8 @@ segment_switch_begin(RingState *state)
 }
 
 /* The bytes of a table and its TOAST table, without indexes. */
-double
-segment_relation_size(Relation rel)
+static double
+relation_size(Relation rel)
 {
 	double		size = (double) RelationGetNumberOfBlocks(rel) * BLCKSZ;
 
@@ -118,7 +119,7 @@ next_free_segment(int active)
 
 		if (!segment_is_free(segment))
 			continue;
-		if (!message_table_has_pages(segment))
+		if (!catalog_has_pages(catalog_segment_oid(segment)))
 			return segment;
 
 		/*

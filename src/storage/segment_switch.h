@@ -11,7 +11,6 @@
 #define QUEUE_SEGMENT_SWITCH_H
 
 #include "datatype/timestamp.h"
-#include "utils/relcache.h"
 
 #include "shmem/segment_state.h"
 
@@ -24,7 +23,6 @@ typedef struct Ring
 
 extern const Ring segment_rings[RING_KINDS];
 
-extern double segment_relation_size(Relation rel);
 extern void segment_switch_begin(RingState *state);
 extern bool segment_switch(RingKind kind, RingState *state,
 						   TimestampTz *again);
