@@ -49,8 +49,7 @@ typedef struct Failure
 typedef struct StepOutcome
 {
 	bool		has_done;		/* otherwise what has not failed is done */
-	Datum	   *done_ids;		/* as they were given */
-	int64	   *done;			/* and in the order of message_id_cmp() */
+	int64	   *done;			/* ids in the order of message_id_cmp() */
 	int			ndone;
 	int			nfailed;
 	Failure    *failures;		/* in the order of message_id_cmp() */
@@ -79,14 +78,15 @@ static void end_claim(const Queue *queue, const ClaimId *claim,
 static void
 get_outcome(FunctionCallInfo fcinfo, StepOutcome *outcome)
 {
+	Datum	   *ids;
+
 	memset(outcome, 0, sizeof(StepOutcome));
 	outcome->has_done = !PG_ARGISNULL(2);
 	if (outcome->has_done)
-		outcome->ndone = arg_ids("done", PG_GETARG_ARRAYTYPE_P(2),
-								 &outcome->done_ids);
+		outcome->ndone = arg_ids("done", PG_GETARG_ARRAYTYPE_P(2), &ids);
 	outcome->done = palloc(outcome->ndone * sizeof(int64));
 	for (int i = 0; i < outcome->ndone; i++)
-		outcome->done[i] = DatumGetInt64(outcome->done_ids[i]);
+		outcome->done[i] = DatumGetInt64(ids[i]);
 	qsort(outcome->done, outcome->ndone, sizeof(int64), message_id_cmp);
 	if (!PG_ARGISNULL(3))
 		parse_failures(PG_GETARG_JSONB_P(3), outcome);
@@ -312,8 +312,13 @@ complete_done(const Queue *queue, const ClaimId *claim,
 
 	/* Some are not in the claim.  That is an error unless they are gone. */
 	if (n < outcome->ndone)
-		(void) claim_delete_messages(queue, outcome->done_ids, outcome->ndone,
-									 claim, true);
+	{
+		Datum	   *ids = palloc(outcome->ndone * sizeof(Datum));
+
+		for (int i = 0; i < outcome->ndone; i++)
+			ids[i] = Int64GetDatum(outcome->done[i]);
+		(void) claim_delete_messages(queue, ids, outcome->ndone, claim, true);
+	}
 	return kept;
 }
 
