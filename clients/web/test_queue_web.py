@@ -577,6 +577,122 @@ def test_queue(boss, owner):
         report("<b>&" not in boss.text and "<b></b>" not in boss.text, "without HTML of it")
 
 
+def test_push(program, boss, owner):
+    """The form that pushes a message: what it pushes, and what it refuses"""
+    def form(**values):
+        boss.get("/queue", q="q00070", **values)
+        return boss.form("q=q00070") | {"body": "1", "priority": "0", "delay": "", "group": ""}
+
+    def push(sent, visitor=boss, q="q00070", **headers):
+        return visitor.ask("POST", f"/queue?q={q}", sent, **headers)
+
+    def typed(visitor):
+        return html.unescape(re.search("<textarea[^>]*>(.*?)</textarea>|$", visitor.text, re.S)[1] or "")
+
+    def total(q="q00070"):
+        return sql("SELECT total FROM queue_stats(%s)", q)
+
+    body = '{"n": 1.50, "text": "' + HTML.replace('"', '\\"') + RTL + '"}'
+    sent = form() | {"body": body, "priority": "7", "delay": "864000", "group": HTML}
+    push(sent)
+    has(boss.words(), "was pushed to queue q00070. Message ", "a push leads to the message")
+    has(boss.words(), "◷ delayed in queue q00070 , due in 10 d", "which has its delay")
+    has(boss.words(), f"Priority 7 Group {HTML}", "its priority and group")
+    has(boss.words(), HTML.replace('"', '\\"'), "and its body")
+    report(HTML not in boss.text and "<img" not in boss.text, "as text", boss.text)
+    equal(sql("SELECT array[body = %s::jsonb, priority = 7, group_key = %s, headers IS NULL] FROM"
+              " queue_browse('q00070'::text, 'delayed'::text)", body, HTML), [True] * 4, "all as typed")
+    push(sent)
+    equal((boss.status, total()), (409, 2), "a form that is sent again pushes nothing")
+    has(boss.words(), "Not pushed. This form was sent already", "says so")
+    equal(typed(boss), body, "and keeps what was typed")
+    report("<img" not in boss.text, "as text", boss.text)
+    push(form())
+    has(boss.words(), "● ready in queue q00070", "a push without a delay")
+    equal(re.search(r"Priority (\d)( Group)?", boss.words()).groups(), ("0", None), "and without a group")
+    for name, values, wanted in (
+            ("no JSON", {"body": "{" + HTML}, "Not pushed. The body is no JSON: "),
+            ("no body", {"body": ""}, "Not pushed. The body is no JSON: "),
+            ("deep JSON", {"body": "[" * 30000}, "Not pushed. The body is no JSON: "),
+            ("JSON for Python alone", {"body": "NaN"}, "Not done. PostgreSQL says: invalid input"),
+            ("a NUL", {"body": '"\\u0000"'}, "Not done. PostgreSQL says: "),
+            ("a large body", {"body": '"' + "x" * 262144 + '"'},
+             "bytes is too large."),
+            ("what a browser has cut off", {"body": "x" * 400000}, "Not pushed. A body has less than"),
+            ("a priority that is none", {"priority": "10"}, "Not done. PostgreSQL says: "),
+            ("a delay that is none", {"delay": "soon"}, "Not done. PostgreSQL says: invalid input"),
+            ("a long group key", {"group": "g" * 300}, "Not done. PostgreSQL says: ")):
+        sent = form() | values
+        push(sent)
+        has(boss.words(), wanted, f"{name}: a sentence")
+        key, value = next(iter(values.items()))
+        report(typed(boss) == value if key == "body" else f'value="{value}"' in boss.text,
+               f"{name}: what was typed stays", boss.words()[:900])
+        has(boss.text, '<details id="push" open>', "in a form that is open")
+    push(boss.form("q=q00070") | {"body": "2"})
+    has(boss.words(), "was pushed to queue q00070", "which can be sent then")
+    for name, headers in (("too long a form", {"Content_Length": "4000001"}),
+                          ("a long one of nobody", {"Cookie": None, "Content_Length": "65537"})):
+        push(form(), **headers)
+        equal(boss.status, 403, f"{name} is not read")
+
+    sent, before = form(), total()
+    key = sent.pop("key")
+    for name, values, headers, status in (
+            ("without a key", {}, {}, 409), ("with a key of its own", {"key": "x"}, {}, 409),
+            ("without a token", {"key": key, "token": ""}, {}, 403),
+            ("from another site", {"key": key}, {"Origin": "http://example.org"}, 403),
+            ("without an Origin", {"key": key}, {"Origin": None}, 403),
+            ("without the session", {"key": key}, {"Cookie": None}, 403)):
+        push(sent | values, **headers)
+        equal((boss.status, total()), (status, before), f"a form to push {name}")
+    push(sent | {"key": key}, q="q00071")
+    equal((boss.status, total("q00071")), (409, 1), "one for another queue")
+    boss.ask("POST", "/do", sent | {"key": key})
+    equal((boss.status, total()), (409, before), "or in place of an answer")
+    owner.get("/queue", q="q00070")
+    push(owner.form("q=q00070") | {"key": key, "body": "1"}, owner)
+    equal((owner.status, total()), (409, before), "or with the key of another session")
+    boss.ask("GET", "/queue?" + urlencode(sent | {"key": key, "q": "q00070"}))
+    equal(total(), before, "no push by a link")
+    push(sent | {"key": key}, follow=False)
+    equal((boss.status, total()), (303, before + 1), "the right one pushes")
+
+    sent = form() | {"body": "[1,  2]"}
+    twins = [Visitor(program.port) for _ in range(2)]
+    threads = [threading.Thread(target=push, args=(sent, twin)) for twin in twins]
+    for twin, thread in zip(twins, threads):
+        twin.cookies = boss.cookies
+        thread.start()
+    for thread in threads:
+        thread.join()
+    equal((sorted(twin.status for twin in twins), total()), ([200, 409], before + 2),
+          "of a form that is sent twice at once, one pushes")
+    sql("SELECT queue_grant('q00071'::text, 'boss'::regrole, 'push'::text)")
+    owner.get("/queue", q="q00071")
+    push(owner.form("q=q00071") | {"body": "[1,  2]"}, owner, "q00071")
+    has(owner.words(), "Not done. The role owner may not do this: it needs to own the queue, or "
+        "membership in queue_producer and, where push was granted there", "a role that may not push")
+    equal(typed(owner), "[1,  2]", "finds its text again")
+    equal(total("q00071"), 1, "and nothing is pushed")
+    sql("SELECT queue_grant('q00070'::text, 'boss'::regrole, 'claim'::text)")
+    owner.get("/queue", q="q00070")
+    push(owner.form("q=q00070") | {"body": "3"}, owner)
+    report(re.search(r"Message \d+ was pushed to queue q00070\.", owner.words())
+           and "Pause…" not in owner.text, "one that may not claim stays on the queue's page", owner.words())
+    eater = Visitor(program.port)
+    eater.login("eater", "eater")
+    for visitor, q in (eater, "html"), (boss, "html.dead"):
+        visitor.get("/queue", q=q)
+        report("Push a message" not in visitor.text, f"no form to push to {q}", visitor.words())
+    push({"token": eater.token(), "key": key, "body": "1"}, eater, "html")
+    has(eater.words(), "Not pushed.", "a consumer is refused")
+    boss.ask("GET", "/queue?q=q00072&project=other")
+    equal(boss.status, 404, "no form for a queue that is not there")
+    logs(program, "role 'boss': push to 'q00070' of project", "pushes are logged")
+    equal("[1, 2]" in program.log(), False, "without their bodies")
+
+
 def ids_of(visitor):
     return re.findall(r"/message\?q=html&amp;id=(\d+)", visitor.text)
 
@@ -1125,7 +1241,8 @@ class Browser:
             for (const e of document.querySelectorAll(
                     'script:not([src$="/static/page.js"]), iframe, object, embed, img, i, [onerror], [style]'))
                 wrong.push(e.outerHTML);
-            for (const e of document.querySelectorAll('input:not([type=hidden]), select, button'))
+            for (const e of document.querySelectorAll(
+                    'input:not([type=hidden]), select, textarea, button'))
                 if (!e.textContent.trim() && !e.labels.length || e.type !== 'hidden' &&
                         e.tagName !== 'BUTTON' && !e.labels.length)
                     wrong.push('no label: ' + e.outerHTML);
@@ -1250,10 +1367,50 @@ def test_browser(browser, program, width):
     equal(sql("SELECT total FROM queue_stats('q00060')"), 0, "it is purged")
     sql("SELECT queue_push('q00060', '1'::jsonb)")
     test_refresh(browser, base)
+    test_push_form(browser, base, width)
     test_states(browser, base, width)
     equal([e for e in browser.console() if not re.search("status of (404|409)", e)], [], "the console has no errors")
     equal([o for o in browser.outlines if o[0] == "none" or o[1] == "0px"], [],
           "one sees where the focus is")
+
+
+def test_push_form(browser, base, width):
+    """A message is pushed with the keyboard alone"""
+    from selenium.webdriver.common.keys import Keys
+
+    browser.driver.get(base + "/queue?q=q00062")
+    report(not browser.run("return document.getElementById('body').checkVisibility()"),
+           "the form to push is closed")
+    browser.tab_to("Push a message")
+    browser.press(Keys.ENTER)
+    browser.examine("the form to push", width)
+    browser.tab_to("body")
+    browser.press('{"n": 1')
+    key = browser.run("return document.querySelector('#push [name=key]').value")
+    read = browser.run("return document.getElementById('read').textContent")
+    becomes(lambda: browser.run("return document.getElementById('read').textContent") != read,
+            "the page is read again")
+    equal(browser.run("""return [document.getElementById('push').open, document.activeElement.id,
+        document.activeElement.value, document.querySelector('#push [name=key]').value]"""),
+          [True, "body", '{"n": 1', key], "the form is open, with what was typed")
+    browser.enter("Push")
+    has(browser.text(), "Not pushed. The body is no JSON:", "no JSON")
+    browser.examine("what was refused", width)
+    equal(browser.run("return [document.activeElement.id, document.activeElement.value]"),
+          ["body", '{"n": 1'], "what was typed is there to be corrected")
+    browser.press(Keys.END, "}")
+    for field, value in ("priority", "8"), ("delay", "864000"), ("group", "<b>g</b>"):
+        browser.tab_to(field)
+        browser.press(value)
+    browser.enter("Push")
+    has(browser.text(), "was pushed to queue q00062", "it is pushed")
+    has(browser.text(), "in 10 d", "and its page is there")
+    browser.examine("what was pushed", width)
+    equal(sql("SELECT array[body = '{\"n\": 1}', priority = 8, group_key = '<b>g</b>'] FROM"
+              " queue_browse('q00062'::text, 'delayed'::text)"), [True] * 3, "as typed")
+    browser.driver.refresh()
+    equal(sql("SELECT queue_purge('q00062')"), 2, "once")
+    sql("SELECT queue_push('q00062', '1'::jsonb)")
 
 
 def test_refresh(browser, base):
@@ -1395,6 +1552,7 @@ def test_clicks(browser, program):
 def test_without_script(browser, program):
     """The same without JavaScript"""
     from selenium.common.exceptions import StaleElementReferenceException
+    from selenium.webdriver.common.keys import Keys
 
     browser.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     base = f"http://127.0.0.1:{program.port}"
@@ -1431,6 +1589,10 @@ def test_without_script(browser, program):
     becomes(lambda: "1 message done." in browser.driver.page_source, "and done")
     browser.driver.get(base + "/queue?q=q00060")
     has(browser.driver.page_source, "These numbers as a table", "plots have a table")
+    browser.driver.find_element("css selector", "#push summary").click()
+    submit("#push button", body="[")
+    submit("#push button", body=Keys.END + "]")
+    has(browser.driver.page_source, "was pushed to queue q00060", "a push")
     browser.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
 
@@ -1552,6 +1714,7 @@ def main():
             test_forged(program, boss)
             owner = test_rights(program)
             test_queue(boss, owner)
+            test_push(program, boss, owner)
             test_fates(boss)
             test_all_that_match(boss)
             test_bodies(boss)

@@ -90,6 +90,13 @@ def counted(n, noun="message"):
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
+def push(db, values):
+    """Pushes a message; gives its id.  A queue that was dropped meanwhile is not made again."""
+    return db.value("""@queue_push(%(q)s::text, %(body)s::jsonb, delay => %(delay)s::int,
+            priority => %(priority)s::int, group_key => %(group)s::text)
+        WHERE @queue_exists(%(q)s::text)""", **values)
+
+
 def run(db, name, values):
     """Does it, and says what was done."""
     action = ACTIONS[name]

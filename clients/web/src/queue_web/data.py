@@ -10,6 +10,8 @@ from .settings import QUEUES, ROWS
 
 CLAIM = "the privilege to claim from the queue"
 ADMIN = "to own the queue, or admin on it"
+PUSH = ("to own the queue, or membership in queue_producer and, where push was granted there, to be"
+        " one of the roles named")
 MONITOR = "membership in queue_monitor"
 MEMBER = "membership in queue_consumer, queue_producer or queue_admin"
 
@@ -69,7 +71,7 @@ def queue(db, _, name):
     """A queue: its metadata, its dead letter queue, its numbers, and its last failed job."""
     found = db.rows("""
         SELECT created_at, jsonb_pretty(metadata) AS metadata, paused,
-            metadata ? '_keep_finished' AS keeps
+            metadata ? '_keep_finished' AS keeps, pg_has_role('queue_producer', 'USAGE') AS pushes
         FROM @queue_get(%(q)s::text)""", MEMBER, q=name)
     if not found:
         return {"queue": found}

@@ -1,15 +1,19 @@
 """Questions, and what is done when the answer is yes.
 
 A question and its values are kept in the session; the form that answers it has only its key,
-which is used once.  So a form that is sent again, or with other values, changes nothing.
+which is used once.  So a form that is sent again, or with other values, changes nothing.  A push
+asks no question, and its form has such a key, too.
 """
+import json
+
 import psycopg
 from bottle import HTTPError, request, response
 
-from .actions import ACTIONS, OF_MESSAGES, counted, label, run
-from .data import STATES
+from .actions import ACTIONS, OF_MESSAGES, counted, label, push, run
+from .data import PUSH, STATES
 from .database import Ended, connect, sentence
-from .settings import log
+from .pages import show_queue
+from .settings import BODY, log
 from .show import filter_of, url
 from .sweep import Sweep
 from .web import app, arg, for_role, go_to, number, render
@@ -73,14 +77,45 @@ def do(session):
         values.start(values.act)
         return go_to(url("/sweep"))
     values["text"] = arg("text")[:1000] or None
-    session.notice = result = changed(session, name, values)
+    done, why = changed(session, values["project"], ACTIONS[name].needs,
+                        lambda db: run(db, name, values))
+    session.notice = result = done or why
     log(f"role {session.reader.role!r}: {name} {values!r}: {result}")
     session.reader.forget()
     return go_to(back)
 
 
-def changed(session, name, values):
-    """Does it, and says what was done, or why not."""
+@app.post("/queue")
+@for_role
+def push_form(session):
+    """Pushes what was typed; if that is refused, it is shown again."""
+    project, q = arg("project"), arg("q")
+    values = {"q": q, "body": arg("body"), "priority": arg("priority") or "0",
+              "delay": arg("delay") or None, "group": arg("group") or None}
+    if len(values["body"]) >= BODY:     # browsers have cut it off there
+        return show_queue(session, f"Not pushed. A body has less than {BODY:,} characters here.")
+    try:
+        json.loads(values["body"])
+    except (ValueError, RecursionError) as error:
+        return show_queue(session, f"Not pushed. The body is no JSON: {error}.")
+    if not session.sent(arg("key"), project, q):
+        response.status = 409
+        return show_queue(session, "Not pushed. This form was sent already, or is too old. Push"
+                          " again if you mean another message.")
+    id_, why = changed(session, project, PUSH, lambda db: push(db, values))
+    log(f"role {session.reader.role!r}: push to {q!r} of project {project!r}: message {id_}")
+    session.reader.forget()
+    if not id_:
+        return show_queue(session, why or "Not pushed. The queue was dropped.")
+    session.notice = f"Message {id_} was pushed to queue {q}."
+    found, = session.reader.get(("queue", project, q))
+    if not found.get("depth"):      # a role that may push need not see messages
+        return go_to(url("/queue", project=project, q=q))
+    return go_to(url("/message", project=project, q=q, id=id_))
+
+
+def changed(session, project, needs, call):
+    """What the call gives, with a connection, and None; or None, and why it was not done."""
     reader = session.reader
     try:
         db = connect(reader.login, write=True)
@@ -88,15 +123,14 @@ def changed(session, name, values):
         reader.end(error)
         raise
     try:
-        db.project(values["project"])
-        return run(db, name, values)
+        db.project(project)
+        return call(db), None
     except psycopg.Error as error:
         if not error.sqlstate or error.sqlstate.startswith("57P"):
-            return f"The connection was lost: look whether it was done. {error}"
+            return None, f"The connection was lost: look whether it was done. {error}"
         if error.sqlstate == "42501":
-            return (f"Not done. The role {reader.role} may not do this: it needs "
-                    f"{ACTIONS[name].needs}.")
-        return f"Not done. {sentence(error, reader.role, ACTIONS[name].needs)}"
+            return None, f"Not done. The role {reader.role} may not do this: it needs {needs}."
+        return None, f"Not done. {sentence(error, reader.role, needs)}"
     finally:
         db.close()
 

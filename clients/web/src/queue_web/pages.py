@@ -7,7 +7,7 @@ from bottle import HTTPError, response, static_file
 from . import actions
 from .data import OUTCOMES, STATES
 from .history import COLUMNS, LABELS
-from .settings import QUEUES, ROWS
+from .settings import BODY, QUEUES, REFRESH, ROWS
 from .show import filter_of, old
 from .web import app, arg, for_role, number, render
 
@@ -118,7 +118,12 @@ def summed(rows):
 @app.get("/queue")
 @for_role
 def queue_page(session):
-    """A queue: its numbers, and one of its lists."""
+    return show_queue(session)
+
+
+def show_queue(session, refused=""):
+    """A queue: its numbers, and one of its lists.  Where a push was refused, it says why, and the
+    form has what was typed."""
     reader, project, name = session.reader, arg("project"), arg("q")
     tab = arg("tab") if arg("tab") in TABS else ""
     key, wrong = list_key(project, name, tab)
@@ -131,12 +136,18 @@ def queue_page(session):
     points = [reader.history.points(project, name, c, span) for c in range(len(COLUMNS))]
     rows = others[0] if key else []
     shown, more = cut(rows, tab)
-    return render(f"Queue {name}", "queue", session, name=name, row=row, found=found, tabs=TABS,
+    source = source_of(reader, project, name, row)
+    pushes = (found["queue"] and not tab and not source
+              and (found["admin"] or found["queue"][0]["pushes"]))
+    return render(f"Queue {name}", "queue", session, refresh=0 if refused else REFRESH,
+                  refused=refused, typed=arg if refused else {"priority": 0}.get,
+                  key=session.form(project, name) if pushes else None, longest=BODY,
+                  name=name, row=row, found=found, tabs=TABS,
                   tab=tab, rows=shown, more=more, wrong=wrong, why=getattr(rows, "why", None),
                   read_at=getattr(rows, "now", None), letters=found.get("dead") or name,
                   offered=offered_in(tab), span=span, spans=LABELS, points=points,
                   outcomes=OUTCOMES,
-                  source=source_of(reader, project, name, row), actions=actions, find=arg("find"),
+                  source=source, actions=actions, find=arg("find"),
                   outcome=arg("outcome"))
 
 

@@ -9,7 +9,9 @@ import sys
 from urllib.parse import urlsplit
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from . import forms, pages, settings        # the first two fill app
+from bottle import BaseRequest
+
+from . import forms, pages, sessions, settings        # the first two fill app
 from .settings import log, site
 from .web import app, visitor_address
 
@@ -41,12 +43,19 @@ def refusal(environ):
         return "a method that is not used here"
     if origin not in site.origins and (origin or method == "POST"):
         return "a foreign Origin, or a form without one"
-    if (not size.isdecimal() or int(size) > 65536 or "HTTP_TRANSFER_ENCODING" in environ
+    if (not size.isdecimal() or int(size) > most_of(environ) or "HTTP_TRANSFER_ENCODING" in environ
             or method == "POST" and kind != "application/x-www-form-urlencoded"):
         return "what is no small form"          # Bottle would write it to a file
     if not environ.get("PATH_INFO", "").startswith(site.prefix + "/"):
         return f"an address that is not below {site.prefix}/"
     return None
+
+
+def most_of(environ):
+    """How long a form may be.  Only who has logged in may send a long body."""
+    pushes = environ.get("PATH_INFO") == site.prefix + "/queue"
+    known = pushes and BaseRequest(environ).get_cookie(site.cookie) in sessions.sessions
+    return settings.PUSH if known else settings.FORM
 
 
 def guard(environ, start_response):

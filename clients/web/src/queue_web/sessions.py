@@ -26,6 +26,7 @@ class Session:
     notice: str | None = None       # what the next page says first
     sweep: object = None            # an action on all that match (sweep.py)
     questions: OrderedDict = field(default_factory=OrderedDict)
+    forms: OrderedDict = field(default_factory=OrderedDict)     # keys, by what they push to
 
     def ask(self, question):
         """Remembers a question; its form carries what this returns."""
@@ -38,6 +39,17 @@ class Session:
     def answer(self, key):
         """The question, once: a form that is sent again finds none."""
         return self.questions.pop(key, None)
+
+    def form(self, *target):
+        """The key of a form that pages show again and again: the same until it is sent."""
+        key = self.forms.setdefault(target, secrets.token_urlsafe(12))
+        while len(self.forms) > QUESTIONS:
+            self.forms.popitem(last=False)
+        return key
+
+    def sent(self, key, *target):
+        """Whether a form is sent for the first time; of two at once, one is."""
+        return self.forms.get(target) == key and self.forms.pop(target, None) == key
 
 
 def token(cookie):

@@ -14,6 +14,8 @@ OLD = 600                           # a message that has waited so long needs a 
 LOGINS = 5, 30, 60                  # failed ones from an address: of a role, of all, in so long
 SESSIONS, THREADS = 100, 100        # most sessions of a role; most connections at once
 SWEEPS = 4                          # actions on all that match, at once
+FORM, BODY = 65536, 400000          # most bytes of a form; most characters of a body to push
+PUSH = 10 * BODY                    # and bytes of its form: a character has up to 9 there
 ROWS, QUEUES = 25, 50               # rows of a page; of the page of queues
 
 

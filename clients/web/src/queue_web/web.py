@@ -11,10 +11,11 @@ from bottle import HTTPError, request, response
 
 from . import actions, plots, sessions, show
 from .database import Ended, Login, connect
-from .settings import REFRESH, log, site
+from .settings import PUSH, REFRESH, log, site
 from .show import Html, url
 
 app = bottle.Bottle()
+bottle.BaseRequest.MEMFILE_MAX = PUSH      # longer ones never come here (server.py)
 TEMPLATES = [os.path.join(os.path.dirname(os.path.abspath(__file__)), "templates")]
 PAGES = (("/", "Queues"), ("/jobs", "Jobs"), ("/batches", "Batches"), ("/schedules", "Schedules"))
 SECTIONS = {"jobs": "Jobs", "batches": "Batches", "batch": "Batches", "schedules": "Schedules"}

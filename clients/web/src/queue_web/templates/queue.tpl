@@ -22,6 +22,7 @@ Dead letters go to {{!link(found["dead"], "/queue", q=found["dead"])}}
 <a class="button danger" href="{{url("/ask", action="purge", q=name)}}">Purge…</a>
 </p>
 % end
+% include("push.tpl")
 % if row and not tab:
 <dl class="numbers">
 % own = [("ready", "Dead letters", "dead")] if source else [("dead_letters", "Dead letters", "dead"), ("ready", "Ready", "free")]
