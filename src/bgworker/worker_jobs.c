@@ -338,7 +338,9 @@ wants_new_runner(HandlerSummary *handler, int *nrunners)
 		return false;
 
 	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
-	result = !find_or_call_runner(handler->role);
+
+	/* Meanwhile a runner may have begun to work on the queue. */
+	result = wants_runner(handler) && !find_or_call_runner(handler->role);
 	*nrunners = pool_count_of_role(MyDatabaseId, handler->role);
 	LWLockRelease(&runner_pool->lock);
 	return result;
