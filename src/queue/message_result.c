@@ -124,7 +124,7 @@ put_hidden_message(MessageResult *result, int64 base, TupleDesc desc,
 	TimestampTz visible_at = was_claimed ? form->claimed_until :
 	form->created_at;
 
-	if (!heap_attisnull(tuple, Anum_message_due_at, NULL))
+	if (!message_row_is_null(tuple, Anum_message_due_at))
 	{
 		bool		due_is_null;
 		Datum		due_at = heap_getattr(tuple, Anum_message_due_at, desc,

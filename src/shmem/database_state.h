@@ -67,8 +67,7 @@ typedef enum DatabaseFlag
 
 /*
  * A database in which the extension is, or was, in use.  The lock of the
- * array protects what is not atomic; "database" may also
- * be read without it.
+ * array protects what is not atomic; "database" may also be read without it.
  */
 typedef struct DatabaseState
 {

@@ -422,8 +422,9 @@ batches_insert_entries(MessageTable *table, HeapTuple *tuples,
 		for (int waiting = 0; waiting <= segment_is_delayed(table->segment);
 			 waiting++)
 		{
-			if (heap_attisnull(tuples[i], waiting ? Anum_message_after_batch :
-							   Anum_message_batch, NULL))
+			if (message_row_is_null(tuples[i], waiting ?
+									Anum_message_after_batch :
+									Anum_message_batch))
 				continue;
 			if (indexes[waiting] == NULL)
 				indexes[waiting] =

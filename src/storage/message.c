@@ -291,7 +291,7 @@ message_insert(MessageTable *table, HeapTuple tuple)
 
 	/* When it is due is known of a message in a table of delayed ones. */
 	Assert(segment_is_delayed(table->segment) ==
-		   !heap_attisnull(tuple, Anum_message_due_at, NULL));
+		   !message_row_is_null(tuple, Anum_message_due_at));
 	record_change(table, tuple, DT_NOEND, due_of_row(table, tuple));
 	table_tuple_insert(table->heap, slot, GetCurrentCommandId(true), 0, NULL);
 	row_insert_index_entries(table->heap, &table->all, slot, NULL);
