@@ -23,7 +23,7 @@ COUNTED = """
     FROM (%s) AS l CROSS JOIN LATERAL @job_stats(l.name) AS j
         LEFT JOIN @queue_depth(NULL::text) AS d ON d.queue = l.name"""
 
-# A queue that has the dead letters of others says so in their metadata.
+# What the pages call the states and the ends of messages
 STATES = {"free": "Ready", "claimed": "Claimed", "delayed": "Delayed", "waiting": "Waiting",
           "canceled": "Cancel pending"}
 OUTCOMES = {"completed": "completed", "dead": "dead letter", "expired": "expired",
@@ -224,12 +224,11 @@ def message(db, _, name, number):
                 left(jsonb_pretty(result), 100000) AS result,
                 length(body::text) AS size, left(jsonb_pretty(body), 100000) AS body
             FROM @message_finished(%(q)s::text, %(id)s::bigint)""", CLAIM, **values)
-        found["died"] = db.rows("""
-            SELECT d.id, dead AS queue FROM (
-                SELECT coalesce(metadata->>'_dead_letter_queue', %(q)s::text || '.dead') AS dead
-                FROM @queue_get(%(q)s::text)) AS g
-                CROSS JOIN LATERAL @queue_dead_letters(left(dead, 64), 10000) AS d
-            WHERE origin_id = %(id)s::bigint AND origin_queue = %(q)s::text""", CLAIM, **values)
+        dead = letters_of(db, name)
+        found["died"] = dead and db.rows("""
+            SELECT id, %(dead)s::text AS queue FROM @queue_dead_letters(%(dead)s::text, 10000)
+            WHERE origin_id = %(id)s::bigint AND origin_queue = %(q)s::text""", CLAIM, dead=dead,
+                                         **values)
     letter = found.get("dead") and found["dead"][0]
     if letter and letter["origin_queue"]:
         values = {"q": letter["origin_queue"], "id": letter["origin_id"]}
