@@ -660,11 +660,10 @@ class Transport(virtual.Transport):
     def drain_events(self, connection, timeout=None):
         end = None if timeout is None else monotonic() + timeout
         while not self.deliver():
-            wait = max(0, self.next_poll - monotonic())
-            if end is not None:
-                wait = min(wait, end - monotonic())
-                if wait <= 0:
-                    raise socket.timeout('timed out')
+            now = monotonic()
+            if end is not None and now >= end:
+                raise socket.timeout('timed out')
+            wait = max(0, (self.next_poll if end is None else min(self.next_poll, end)) - now)
             poll = select.poll()
             poll.register(self.pg, select.POLLIN)
             poll.register(self.awake, select.POLLIN)

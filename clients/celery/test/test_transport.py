@@ -106,6 +106,21 @@ class TestTransport(unittest.TestCase):
         self.assertEqual(self.drain(connection, timeout=30), ['late'])
         timer.join()
 
+    def test_time_to_poll_comes_before_the_wait(self):
+        connection = self.connect()
+        self.consume(connection)
+        deliver = connection.transport.deliver
+
+        def deliver_late():
+            delivered = deliver()
+            connection.transport.next_poll = 0
+            return delivered
+
+        connection.transport.deliver = deliver_late
+        begin = time.monotonic()
+        self.nothing_comes(connection, 0.3)
+        self.assertGreaterEqual(time.monotonic() - begin, 0.3)
+
     def test_priorities(self):
         connection = self.connect()
         for priority in (0, 9, 5, 42, -1):
