@@ -59,7 +59,6 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
@@ -259,8 +258,6 @@ claim_scan_end_pass(ClaimScan *scan)
 	CommandCounterIncrement();
 	move_exhausted(scan);
 	message_scan_end(pass->rows);
-	for (; pass->nsnapshots > 0; pass->nsnapshots--)
-		PopActiveSnapshot();
 }
 
 /* Move messages that were claimed too often to the dead letter queue. */

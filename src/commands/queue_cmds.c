@@ -32,7 +32,6 @@
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "catalog/relations.h"
@@ -53,7 +52,6 @@
 #include "storage/message_scan.h"
 #include "storage/pending.h"
 #include "storage/row.h"
-#include "storage/segment.h"
 #include "util/clock.h"
 #include "util/compat.h"
 #include "util/json.h"
@@ -186,7 +184,6 @@ delete_messages(const Queue *queue, int64 *nexpired)
 		ScanRow		row;
 
 		complete = true;
-		segment_push_snapshot();
 		scan = message_scan_begin_list(queue->id, PG_INT64_MIN,
 									   RowExclusiveLock);
 		while (message_scan_next(scan, &row))
@@ -204,7 +201,6 @@ delete_messages(const Queue *queue, int64 *nexpired)
 				ndeleted++;
 		}
 		message_scan_end(scan);
-		PopActiveSnapshot();
 		CommandCounterIncrement();
 	} while (!complete);
 	row_delete_of_queue(CATALOG_DEDUP_KEY, queue->id);

@@ -19,7 +19,6 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
 
 #include "catalog/message_table.h"
 #include "catalog/tables.h"
@@ -29,7 +28,6 @@
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
-#include "storage/segment.h"
 #include "util/settings.h"
 
 /* A list that goes to a result */
@@ -105,7 +103,6 @@ message_list_each(const Queue *queue, const MessageFilter *filter,
 	MessageScan *scan;
 	ScanRow		row;
 
-	segment_push_snapshot();
 	scan = message_scan_begin_list(queue->id, filter->first_id,
 								   AccessShareLock);
 	while (left > 0 && message_scan_next(scan, &row))
@@ -129,7 +126,6 @@ message_list_each(const Queue *queue, const MessageFilter *filter,
 		MemoryContextReset(context);
 	}
 	message_scan_end(scan);
-	PopActiveSnapshot();
 	MemoryContextDelete(context);
 	return cut ? last : 0;
 }

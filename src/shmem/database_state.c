@@ -74,7 +74,7 @@ static void database_end(XactEvent event);
  * The list has no records, so the rollback of a subtransaction takes nothing
  * back: at worst the worker looks for something that is not there.
  */
-static XactList callbacks = {
+XactList	database_callbacks = {
 	.record_size = sizeof(XactRecord),
 	.end = database_end
 };
@@ -117,16 +117,6 @@ database_init(void)
 {
 	shmem_add_area(&databases, sizeof(SharedDatabases), LOCK_DATABASES,
 				   init_databases, NULL);
-}
-
-/*
- * To be called once, when the library is loaded, before pending_init(); see
- * NOTES.
- */
-void
-database_register_callbacks(void)
-{
-	xact_register(&callbacks);
 }
 
 /* --- Entries of the array --- */

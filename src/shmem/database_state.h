@@ -16,6 +16,7 @@
 
 #include "shmem/depth_state.h"
 #include "shmem/segment_state.h"
+#include "util/xact.h"
 
 #define DATABASES_MAX			256
 #define WORKER_ERROR_LENGTH		256
@@ -124,7 +125,7 @@ extern SharedDatabases *databases;
 
 /* Set-up */
 extern void database_init(void);
-extern void database_register_callbacks(void);
+extern XactList database_callbacks;
 
 /* Entries of the array */
 extern DatabaseState *database_of(Oid database);

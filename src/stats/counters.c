@@ -180,7 +180,6 @@ counters_flush_errors(int64 *expired)
 void
 counters_read(int32 queue_id, CounterRow *row)
 {
-	const CountRecord *record;
 	QueueError	error;
 	char	   *copy;
 
@@ -199,8 +198,10 @@ counters_read(int32 queue_id, CounterRow *row)
 		row->error_at = error.error_at;
 	}
 	counters_table_read(row);
-	for (int i = 0; (record = counts_record(i)) != NULL; i++)
+	for (int i = 0; i < count_records.n; i++)
 	{
+		const CountRecord *record = xact_record(&count_records, i);
+
 		if (record->queue_id != row->queue_id ||
 			record->extension != row->extension)
 			continue;
@@ -234,7 +235,6 @@ counters_with_errors(void)
 	Relation	rel = catalog_open(CATALOG_JOB_COUNTER, AccessShareLock, NULL);
 	RowScan		scan;
 	HeapTuple	tuple;
-	const CountRecord *record;
 	List	   *ids = NIL;
 	QueueError	error;
 	int			from = 0;
@@ -252,9 +252,13 @@ counters_with_errors(void)
 	}
 	row_scan_end(&scan);
 	table_close(rel, AccessShareLock);
-	for (int i = 0; (record = counts_record(i)) != NULL; i++)
+	for (int i = 0; i < count_records.n; i++)
+	{
+		const CountRecord *record = xact_record(&count_records, i);
+
 		if (record->error != NULL)
 			ids = lappend_int(ids, record->queue_id);
+	}
 	list_sort(ids, list_int_cmp);
 	return ids;
 }

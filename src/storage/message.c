@@ -660,9 +660,10 @@ find_message(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
 	/* The id may come from a user; no message has it. */
 	if (guess >= ALL_SEGMENTS || message_id_priority(low) >= QUEUE_PRIORITIES)
 		return false;
-	segment_push_snapshot();
 	for (;;)
 	{
+		SnapshotToken token = segment_push_snapshot();
+
 		for (int i = -1; i < ALL_SEGMENTS; i++)
 		{
 			int			segment = i < 0 ? guess : i;
@@ -671,14 +672,12 @@ find_message(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
 				find_in_segment(queue_id, low, high, lockmode, found, segment))
 				return true;
 		}
+		PopActiveSnapshot();
 
 		/* It may have been moved out of a segment that is empty now. */
-		if (!segment_snapshot_is_stale())
-			break;
-		segment_renew_snapshot();
+		if (!segment_snapshot_is_stale(token))
+			return false;
 	}
-	PopActiveSnapshot();
-	return false;
 }
 
 /*

@@ -9,26 +9,25 @@
  *	  one row at a time.  A part is an index scan of one table.  There are few
  *	  parts with a row, so the first of these rows is found by comparing all.
  *
- *	  All parts read with one snapshot, which the caller has pushed.  So a
- *	  message that another transaction moves from one table to another is seen
- *	  exactly once.  This takes an order of steps:
+ *	  All parts read with one snapshot.  So a message that another transaction
+ *	  moves from one table to another is seen exactly once.  This takes an
+ *	  order of steps:
  *
- *	  1.  segment_push_snapshot().
+ *	  1.  message_scan_push_snapshot().
  *
  *	  2.  Parts are added; that opens and locks the tables which may hold such
  *	  messages.
  *
- *	  3.  If segment_snapshot_is_stale(), a segment was emptied between the
+ *	  3.  If message_scan_is_stale(), a segment was emptied between the
  *	  snapshot and the lock, and the snapshot may not show where its messages
- *	  have gone.  Then message_scan_end_parts(), segment_renew_snapshot(), and
- *	  step 2 again.
+ *	  have gone.  Then message_scan_end_parts(), and step 1 again.
  *
  *	  4.  message_scan_next() until it returns false.
  *
- *	  5.  message_scan_end(), PopActiveSnapshot().
+ *	  5.  message_scan_end(), which pops all snapshots.
  *
- *	  message_scan_begin_claim() and message_scan_begin_list() take steps 2 and
- *	  3 themselves.
+ *	  The functions that begin the scan of a claim, or add a list, take steps 1
+ *	  to 3 themselves.
  *
  *	  A claim that has reserved a range must not wait for a lock, since others
  *	  wait for the end of the reservation.  After message_scan_no_wait() the
@@ -86,6 +85,8 @@ struct MessageScan
 	bool		by_id;			/* not in the order of claims, but by id */
 	LOCKMODE	lockmode;
 	bool		no_wait;		/* for locks on tables */
+	int			nsnapshots;		/* pushed */
+	SnapshotToken token;		/* of the last one */
 	ArrayType  *ids;			/* only messages with these, or NULL */
 
 	/* The parts */
@@ -117,7 +118,6 @@ static void add_parts_of_ring(MessageScan *scan, int first, int end, int64 low,
 							  int64 high, ScanKey keys, int nkeys);
 static void end_scan_part(ScanPart *part);
 static void add_delayed_parts(MessageScan *scan, int64 low, int64 high);
-static bool restart_if_stale(MessageScan *scan);
 static void advance_part(ScanPart *part);
 static void leave_current_row(MessageScan *scan);
 
@@ -139,6 +139,22 @@ message_scan_begin(int32 queue_id, LOCKMODE lockmode)
 	return scan;
 }
 
+/* Push the latest snapshot, which stays until the scan ends. */
+void
+message_scan_push_snapshot(MessageScan *scan)
+{
+	scan->token = segment_push_snapshot();
+	scan->nsnapshots++;
+}
+
+/* Returns whether the parts have to be added again; not if one is locked. */
+bool
+message_scan_is_stale(const MessageScan *scan)
+{
+	return !message_scan_is_blocked(scan) &&
+		segment_snapshot_is_stale(scan->token);
+}
+
 /*
  * Use tables that earlier scans with this lock mode have opened, and leave
  * them open.  message_tables_close() closes them.
@@ -151,8 +167,7 @@ message_scan_share_tables(MessageScan *scan, MessageTables *tables)
 
 /*
  * Begin a scan of the numbers and priorities in which a claim's messages are,
- * or of these messages, if they are known.  The caller has called
- * segment_push_snapshot().
+ * or of these messages, if they are known.
  */
 MessageScan *
 message_scan_begin_claim(int32 queue_id, const ClaimId *claim,
@@ -163,17 +178,19 @@ message_scan_begin_claim(int32 queue_id, const ClaimId *claim,
 	scan->ids = claim_id_members(claim);
 	do
 	{
+		message_scan_end_parts(scan);
+		message_scan_push_snapshot(scan);
 		for (int priority = QUEUE_PRIORITIES - 1; priority >= 0; priority--)
 			if (claim->priorities & (1 << priority))
 				message_scan_add_numbers(scan, priority, claim->first,
 										 claim->first + claim->span);
-	} while (restart_if_stale(scan));
+	} while (message_scan_is_stale(scan));
 	return scan;
 }
 
 /*
  * Begin a scan of all messages, delayed ones too, with ids from low on, in the
- * order of ids.  The caller has called segment_push_snapshot().
+ * order of ids.
  */
 MessageScan *
 message_scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode)
@@ -194,10 +211,12 @@ message_scan_add_list(MessageScan *scan, int64 low)
 {
 	do
 	{
+		message_scan_end_parts(scan);
+		message_scan_push_snapshot(scan);
 		for (int priority = 0; priority < QUEUE_PRIORITIES; priority++)
 			message_scan_add_ids(scan, priority, low, PG_INT64_MAX);
 		add_delayed_parts(scan, low, PG_INT64_MAX);
-	} while (restart_if_stale(scan));
+	} while (message_scan_is_stale(scan));
 }
 
 /*
@@ -209,22 +228,11 @@ message_scan_add_delayed_list(MessageScan *scan, int64 low)
 {
 	scan->by_id = true;
 	do
+	{
+		message_scan_end_parts(scan);
+		message_scan_push_snapshot(scan);
 		add_delayed_parts(scan, low, PG_INT64_MAX);
-	while (restart_if_stale(scan));
-}
-
-/*
- * Returns whether the snapshot is stale; then all parts have ended, and the
- * caller adds them again with a new one.
- */
-static bool
-restart_if_stale(MessageScan *scan)
-{
-	if (!segment_snapshot_is_stale())
-		return false;
-	message_scan_end_parts(scan);
-	segment_renew_snapshot();
-	return true;
+	} while (message_scan_is_stale(scan));
 }
 
 /* End the scan.  If the caller may have written, the locks on tables stay. */
@@ -235,6 +243,8 @@ message_scan_end(MessageScan *scan)
 	if (scan->tables == &scan->own_tables)
 		message_tables_close(scan->tables, scan->lockmode != AccessShareLock);
 	keep_scan_memory(scan);
+	for (; scan->nsnapshots > 0; scan->nsnapshots--)
+		PopActiveSnapshot();
 	pfree(scan->parts);
 	pfree(scan);
 }

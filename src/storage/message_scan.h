@@ -39,6 +39,10 @@ extern void message_scan_share_tables(MessageScan *scan,
 									  MessageTables *tables);
 extern void message_scan_end(MessageScan *scan);
 
+/* The snapshot that the parts which are added next are read with */
+extern void message_scan_push_snapshot(MessageScan *scan);
+extern bool message_scan_is_stale(const MessageScan *scan);
+
 /* How to scan; to be called before there are parts */
 extern void message_scan_no_wait(MessageScan *scan);
 

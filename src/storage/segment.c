@@ -21,13 +21,13 @@
  *	  may be older than the transaction that moved the last messages out.  So a
  *	  session that looks for messages proceeds in this order:
  *
- *	  1.  segment_push_snapshot() reads how often segments were emptied, and
- *	  then takes the snapshot.
+ *	  1.  segment_push_snapshot() reads how often segments were emptied, which
+ *	  is the token of the snapshot that it then takes.
  *
  *	  2.  The session locks all tables that it needs.
  *
  *	  3.  segment_snapshot_is_stale() compares the number.  If it has changed,
- *	  the session calls segment_renew_snapshot() and scans again.
+ *	  the session scans again with a new snapshot.
  *
  *	  REPACK (CONCURRENTLY) in PostgreSQL 19 also replaces a table, by one whose
  *	  rows an older snapshot does not see.  The table's invalidation message says
@@ -47,10 +47,6 @@
 #include "shmem/segment_state.h"
 #include "storage/segment.h"
 #include "util/xact.h"
-
-/* The snapshot that was pushed last, and emptied_count() before it was taken */
-static Snapshot pushed = NULL;
-static uint64 emptied_before = 0;
 
 static uint64 emptied_count(void);
 
@@ -122,52 +118,27 @@ emptied_count(void)
 }
 
 /* Push the latest snapshot, to find messages with; see NOTES. */
-void
+SnapshotToken
 segment_push_snapshot(void)
 {
+	SnapshotToken token;
+
 	Assert(!xact_has_ended);
 
 	/* In this order: what is emptied later makes the snapshot stale. */
-	emptied_before = emptied_count();
+	token = emptied_count();
 	pg_memory_barrier();
 	PushActiveSnapshot(GetLatestSnapshot());
-	pushed = GetActiveSnapshot();
+	return token;
 }
 
 /*
- * Returns whether a segment was emptied since the active snapshot was taken,
- * which then may not show where the last messages in there have gone.  No
- * other one was pushed since.
+ * Returns whether a segment was emptied since the snapshot was taken, which
+ * then may not show where the last messages in there have gone.
  */
 bool
-segment_snapshot_is_stale(void)
-{
-	Assert(GetActiveSnapshot() == pushed);
-	return segment_emptied_since(emptied_before);
-}
-
-/*
- * Returns a number for segment_emptied_since(), of the snapshot that was
- * pushed last; for a caller that has others pushed before it asks.
- */
-uint64
-segment_emptied_before(void)
-{
-	Assert(GetActiveSnapshot() == pushed);
-	return emptied_before;
-}
-
-bool
-segment_emptied_since(uint64 before)
+segment_snapshot_is_stale(SnapshotToken token)
 {
 	pg_memory_barrier();
-	return emptied_count() != before;
-}
-
-/* Replace the snapshot by a new one. */
-void
-segment_renew_snapshot(void)
-{
-	PopActiveSnapshot();
-	segment_push_snapshot();
+	return emptied_count() != token;
 }

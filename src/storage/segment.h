@@ -12,6 +12,9 @@
 
 #include "catalog/message_table.h"
 
+/* What tells whether a snapshot is stale */
+typedef uint64 SnapshotToken;
+
 /* Opening the segment that takes new messages, or new delayed ones */
 extern bool segment_open_active(MessageTable *table, RingKind kind,
 								bool wait);
@@ -20,10 +23,7 @@ extern bool segment_open_active(MessageTable *table, RingKind kind,
 extern bool segment_may_hold(int segment, int64 first, int64 last);
 
 /* The snapshot to find messages with */
-extern void segment_push_snapshot(void);
-extern bool segment_snapshot_is_stale(void);
-extern uint64 segment_emptied_before(void);
-extern bool segment_emptied_since(uint64 before);
-extern void segment_renew_snapshot(void);
+extern SnapshotToken segment_push_snapshot(void);
+extern bool segment_snapshot_is_stale(SnapshotToken token);
 
 #endif							/* QUEUE_SEGMENT_H */
