@@ -195,9 +195,8 @@ begin_pass(ClaimScan *scan)
 							 QUEUE_DESCRIBE, &dead);
 	pass->rows = message_scan_begin(queue->id,
 									scan->request.mode == CLAIM_SCAN_PROBE ?
-									AccessShareLock : RowExclusiveLock);
-	if (scan->request.tables != NULL)
-		message_scan_share_tables(pass->rows, scan->request.tables);
+									AccessShareLock : RowExclusiveLock,
+									scan->request.tables);
 }
 
 /*

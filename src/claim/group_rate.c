@@ -24,7 +24,7 @@
  *	  is prepared, with the time of that: so those that are rolled back do not
  *	  count, and a claim in a long transaction is no reason to hand out the
  *	  next message early.  A row is overwritten in place
- *	  (row_change_in_place), which leaves no dead version.  If the commit
+ *	  (row_act_in_place), which leaves no dead version.  If the commit
  *	  fails after that, or a prepared transaction is rolled back, nothing of
  *	  the group is handed out for an interval, without need.
  *
@@ -248,7 +248,7 @@ group_rate_record(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	delivery->n = 1;
 }
 
-/* Callback of row_change_in_place: set the times of a row. */
+/* Callback of row_act_in_place: set the times of a row. */
 static void
 set_rate_times(HeapTuple tuple, void *arg)
 {
@@ -280,7 +280,8 @@ write_delivery(Relation rel, Oid index, const Delivery *delivery,
 									delivery->interval, n);
 		if (!HeapTupleIsValid(tuple))
 			break;
-		if (row_change_in_place(rel, &tuple->t_self, set_rate_times, &new))
+		if (row_act_in_place(rel, &tuple->t_self, true, set_rate_times,
+							 &new))
 			return false;
 
 		/*

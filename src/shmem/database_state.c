@@ -102,7 +102,6 @@ init_databases(void *area)
 		pg_atomic_init_u64(&state->maps_restored, 0);
 		pg_atomic_init_u64(&state->full_visit_at, 0);
 		pg_atomic_init_u32(&state->flags, 0);
-		pg_atomic_init_u32(&state->history_tables, 0);
 		pg_atomic_init_u64(&state->batches_lost, 0);
 		for (int j = 0; j < WORKER_COUNTERS; j++)
 			pg_atomic_init_u64(&state->counters[j], 0);
@@ -172,7 +171,6 @@ database_find(Oid database, bool make)
 	for (int i = 0; i < WORKER_COUNTERS; i++)
 		pg_atomic_write_u64(&unused->counters[i], 0);
 	pg_atomic_write_u32(&unused->flags, 0);
-	pg_atomic_write_u32(&unused->history_tables, 0);
 	unused->batches = 0;
 	depth_state_reset(&unused->depths);
 	pg_atomic_write_u32(&unused->ring.extension, InvalidOid);
@@ -366,35 +364,17 @@ database_take_flag(DatabaseFlag flag)
 }
 
 /*
- * A row is about to be written into this table of the history, which is locked
- * for that: the worker has to look at its tables, a little later.
+ * A row is about to be written into the history: the worker has to look at its
+ * tables, a little later.
  */
 void
-database_history_written(int table)
+database_history_written(void)
 {
-	uint32		bit = (uint32) 1 << table;
-
-	if (database_mine() == NULL)
-		return;
-	if ((pg_atomic_read_u32(&mine->history_tables) & bit) == 0)
-		pg_atomic_fetch_or_u32(&mine->history_tables, bit);
-	if ((pg_atomic_read_u32(&mine->flags) & DATABASE_HISTORY) != 0)
+	if (database_mine() == NULL ||
+		(pg_atomic_read_u32(&mine->flags) & DATABASE_HISTORY) != 0)
 		return;
 	database_set_flag(mine, DATABASE_HISTORY);
 	database_wake(GetCurrentTimestamp() + HISTORY_PAUSE, false);
-}
-
-/*
- * Returns whether rows may have been written into this table since the last
- * call of this.  The caller has locked it against writers.
- */
-bool
-database_take_history_table(int table)
-{
-	uint32		bit = (uint32) 1 << table;
-
-	return database_mine() != NULL &&
-		(pg_atomic_fetch_and_u32(&mine->history_tables, ~bit) & bit) != 0;
 }
 
 /* Set the latch of this database's worker, whatever it waits for. */

@@ -284,8 +284,8 @@ counts_end_claim(MessageTable *table, HeapTuple tuple,
 		return true;
 	if (!depth_publish_end_of_claim(form->claimed_until))
 		return false;
-	marked = row_change_in_place(table->heap, &tuple->t_self,
-								 mark_end_counted, &is_first);
+	marked = row_act_in_place(table->heap, &tuple->t_self, true,
+							  mark_end_counted, &is_first);
 
 	/* Otherwise a recount will meet the mark. */
 	position = depth_position(table->segment,
@@ -296,7 +296,7 @@ counts_end_claim(MessageTable *table, HeapTuple tuple,
 	return marked;
 }
 
-/* Callback of row_change_in_place */
+/* Callback of row_act_in_place */
 static void
 mark_end_counted(HeapTuple tuple, void *arg)
 {

@@ -62,8 +62,6 @@
 #include "util/compat.h"
 #include "util/limits.h"
 
-#define MAX_KEYS		5
-
 /* What index scans of eight tables take, each 27 kB */
 #define SCAN_MEMORY		(256 * 1024)
 
@@ -123,15 +121,19 @@ static void leave_current_row(MessageScan *scan);
 
 /* --- Beginning and ending --- */
 
-/* Begin a scan without parts, in the order in which messages are claimed. */
+/*
+ * Begin a scan without parts, in the order in which messages are claimed.
+ * tables: those that earlier scans with this lock mode have opened, which are
+ * left open (message_tables_close); or NULL.
+ */
 MessageScan *
-message_scan_begin(int32 queue_id, LOCKMODE lockmode)
+message_scan_begin(int32 queue_id, LOCKMODE lockmode, MessageTables *tables)
 {
 	MessageScan *scan = palloc0(sizeof(MessageScan));
 
 	scan->queue_id = queue_id;
 	scan->lockmode = lockmode;
-	scan->tables = &scan->own_tables;
+	scan->tables = tables != NULL ? tables : &scan->own_tables;
 	scan->blocked_by = NO_SEGMENT;
 	scan->priority = -1;
 	scan->maxparts = ALL_SEGMENTS;
@@ -156,16 +158,6 @@ message_scan_is_stale(const MessageScan *scan)
 }
 
 /*
- * Use tables that earlier scans with this lock mode have opened, and leave
- * them open.  message_tables_close() closes them.
- */
-void
-message_scan_share_tables(MessageScan *scan, MessageTables *tables)
-{
-	scan->tables = tables;
-}
-
-/*
  * Begin a scan of the numbers and priorities in which a claim's messages are,
  * or of these messages, if they are known.
  */
@@ -173,7 +165,7 @@ MessageScan *
 message_scan_begin_claim(int32 queue_id, const ClaimId *claim,
 						 LOCKMODE lockmode)
 {
-	MessageScan *scan = message_scan_begin(queue_id, lockmode);
+	MessageScan *scan = message_scan_begin(queue_id, lockmode, NULL);
 
 	scan->ids = claim_id_members(claim);
 	do
@@ -195,7 +187,7 @@ message_scan_begin_claim(int32 queue_id, const ClaimId *claim,
 MessageScan *
 message_scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode)
 {
-	MessageScan *scan = message_scan_begin(queue_id, lockmode);
+	MessageScan *scan = message_scan_begin(queue_id, lockmode, NULL);
 
 	scan->by_id = true;
 	message_scan_add_list(scan, low);
@@ -416,6 +408,40 @@ add_parts_of_ring(MessageScan *scan, int first, int end, int64 low,
 	}
 }
 
+/*
+ * Make the keys of an index for the messages of a queue with ids within these
+ * bounds, of one priority, or of all if that is -1; of delayed messages, of
+ * all.  Returns how many there are, one for each bound that restricts
+ * anything.
+ */
+int
+message_scan_keys(ScanKey keys, bool is_delayed, int32 queue_id, int priority,
+				  int64 low, int64 high)
+{
+	AttrNumber	id = is_delayed ? Anum_delayed_id_idx_id : Anum_message_idx_id;
+	int			n = 0;
+
+	ScanKeyInit(&keys[n++], is_delayed ? Anum_delayed_id_idx_queue_id :
+				Anum_message_idx_queue_id, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(queue_id));
+	if (priority >= 0 && !is_delayed)
+		ScanKeyInit(&keys[n++], Anum_message_idx_priority,
+					BTEqualStrategyNumber, F_INT2EQ, Int16GetDatum(priority));
+	if (low == high)
+	{
+		ScanKeyInit(&keys[n++], id, BTEqualStrategyNumber, F_INT8EQ,
+					Int64GetDatum(low));
+		return n;
+	}
+	if (low > PG_INT64_MIN)
+		ScanKeyInit(&keys[n++], id, BTGreaterEqualStrategyNumber, F_INT8GE,
+					Int64GetDatum(low));
+	if (high < PG_INT64_MAX)
+		ScanKeyInit(&keys[n++], id, BTLessEqualStrategyNumber, F_INT8LE,
+					Int64GetDatum(high));
+	return n;
+}
+
 static void
 end_scan_part(ScanPart *part)
 {
@@ -442,23 +468,10 @@ message_scan_end_parts(MessageScan *scan)
 void
 message_scan_add_ids(MessageScan *scan, int priority, int64 low, int64 high)
 {
-	ScanKeyData keys[MAX_KEYS];
-	int			nkeys = 0;
+	ScanKeyData keys[MESSAGE_KEYS_MAX + 1];
+	int			nkeys = message_scan_keys(keys, false, scan->queue_id,
+										  priority, low, high);
 
-	/* A key for each bound that restricts anything */
-	ScanKeyInit(&keys[nkeys++], Anum_message_idx_queue_id,
-				BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(scan->queue_id));
-	if (priority >= 0)
-		ScanKeyInit(&keys[nkeys++], Anum_message_idx_priority,
-					BTEqualStrategyNumber, F_INT2EQ, Int16GetDatum(priority));
-	if (low > PG_INT64_MIN)
-		ScanKeyInit(&keys[nkeys++], Anum_message_idx_id,
-					BTGreaterEqualStrategyNumber, F_INT8GE,
-					Int64GetDatum(low));
-	if (high < PG_INT64_MAX)
-		ScanKeyInit(&keys[nkeys++], Anum_message_idx_id,
-					BTLessEqualStrategyNumber, F_INT8LE, Int64GetDatum(high));
 	if (scan->ids != NULL)
 		ScanKeyEntryInitialize(&keys[nkeys++], SK_SEARCHARRAY,
 							   Anum_message_idx_id, BTEqualStrategyNumber,
@@ -527,16 +540,12 @@ message_scan_end_range(MessageScan *scan)
 static void
 add_delayed_parts(MessageScan *scan, int64 low, int64 high)
 {
-	ScanKeyData keys[3];
+	ScanKeyData keys[MESSAGE_KEYS_MAX];
+	int			nkeys = message_scan_keys(keys, true, scan->queue_id, -1, low,
+										  high);
 
-	ScanKeyInit(&keys[0], Anum_delayed_id_idx_queue_id, BTEqualStrategyNumber,
-				F_INT4EQ, Int32GetDatum(scan->queue_id));
-	ScanKeyInit(&keys[1], Anum_delayed_id_idx_id,
-				BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(low));
-	ScanKeyInit(&keys[2], Anum_delayed_id_idx_id,
-				BTLessEqualStrategyNumber, F_INT8LE, Int64GetDatum(high));
 	add_parts_of_ring(scan, FIRST_DELAYED_SEGMENT, ALL_SEGMENTS, low, high,
-					  keys, lengthof(keys));
+					  keys, nkeys);
 }
 
 /* --- Reading --- */

@@ -62,10 +62,8 @@ typedef void (*RowPageAction) (HeapTuple tuple, void *arg);
 
 extern void row_peek(Relation rel, ItemPointer tid, RowPageAction action,
 					 void *arg);
-extern bool row_read_in_place(Relation rel, ItemPointer tid,
-							  RowPageAction action, void *arg);
-extern bool row_change_in_place(Relation rel, ItemPointer tid,
-								RowPageAction action, void *arg);
+extern bool row_act_in_place(Relation rel, ItemPointer tid, bool write,
+							 RowPageAction action, void *arg);
 
 /* For message.c, which keeps the indexes of its tables */
 extern void row_insert_index_entry(Relation rel, Relation index,
