@@ -128,7 +128,9 @@ mark_canceled(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	HeapTuple	new = tuple;
 	CancelRecord *record;
 
-	message_set_canceled(&form);
+	/* It lives as long as its claim. */
+	form.is_canceled = true;
+	form.expires_at = form.claimed_until;
 	if (reason != NULL)
 		new = attributes_set_last_error(desc, tuple, reason);
 	new = message_row_change(desc, new, &form);

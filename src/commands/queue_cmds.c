@@ -140,10 +140,11 @@ queue_create(const char *name, Jsonb *metadata)
 	if (queue_open(name, QUEUE_DESCRIBE, &queue) ||
 		!queue_insert(name, metadata, GetUserId(), 0))
 	{
-		QueueDescription existing;
+		QueueSummary existing;
+		Jsonb	   *its_metadata;
 
-		if (queue_describe(name, &existing) &&
-			compareJsonbContainers(&existing.metadata->root,
+		if (queue_describe(name, &existing, &its_metadata) &&
+			compareJsonbContainers(&its_metadata->root,
 								   &metadata->root) != 0)
 			ereport(NOTICE,
 					(errmsg("queue \"%s\" exists with different metadata, which was left unchanged",

@@ -89,7 +89,6 @@ static bool count_queue(Relation rel, HeapTuple tuple);
 static void read_queues(void);
 static int64 keep_seconds(HTAB *keeps, Relation queues, int32 id);
 static void read_pages(TableRead *read, Relation rel, int64 keep_max);
-static void truncate_table(int i, Relation rel);
 static bool empty_table(int i, RingKind ring);
 static bool turn_ring(RingKind ring, TimestampTz *again);
 
@@ -225,22 +224,6 @@ read_pages(TableRead *read, Relation rel, int64 keep_max)
 	read->expiry = expiry;
 }
 
-/* Truncate a table that the caller has locked against writers. */
-static void
-truncate_table(int i, Relation rel)
-{
-	Oid			toast = rel->rd_rel->reltoastrelid;
-
-	/*
-	 * Readers hold their locks only for a moment.  If one lasts longer than
-	 * our lock_timeout, the error makes us try again later.
-	 */
-	LockRelationOid(RelationGetRelid(rel), AccessExclusiveLock);
-	if (OidIsValid(toast))
-		LockRelationOid(toast, AccessExclusiveLock);
-	segment_truncate(rel, psprintf("table %d of the history", i));
-}
-
 /*
  * Read some of a table, and if that is the end, truncate it, unless a row in
  * it is to be kept.  Returns whether it was truncated; otherwise turn_at says
@@ -283,7 +266,16 @@ empty_table(int i, RingKind ring)
 	 */
 	else if (!segment_has_dump())
 	{
-		truncate_table(i, rel);
+		Oid			toast = rel->rd_rel->reltoastrelid;
+
+		/*
+		 * Readers hold their locks only for a moment.  If one lasts longer
+		 * than our lock_timeout, the error makes us try again later.
+		 */
+		LockRelationOid(oid, AccessExclusiveLock);
+		if (OidIsValid(toast))
+			LockRelationOid(toast, AccessExclusiveLock);
+		segment_truncate(rel, psprintf("table %d of the history", i));
 		read->table = NO_SEGMENT;
 		result = true;
 	}

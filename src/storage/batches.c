@@ -59,7 +59,6 @@
 
 static void read_batch_row(Relation rel, HeapTuple tuple, Batch *batch);
 static BatchRecord *batch_record(int64 id);
-static int64 batch_of_message(MessageTable *table, HeapTuple tuple);
 static void write_parts(XactEvent event);
 static void report_batches(XactEvent event);
 static void roll_back_batches(int first);
@@ -291,28 +290,18 @@ batches_record_added(int64 id, int64 n)
 	batch_record(id)->members += n;
 }
 
-/* Returns the batch that a message is a member of, or NO_BATCH. */
-static int64
-batch_of_message(MessageTable *table, HeapTuple tuple)
-{
-	/* The row of most messages ends before it. */
-	if (message_row_is_null(tuple, Anum_message_batch))
-		return NO_BATCH;
-	return DatumGetInt64(row_getattr(table->heap, tuple, Anum_message_batch));
-}
-
 /* A message was deleted for good, and if it fails, its batch counts that. */
 void
 batches_record_end(MessageTable *table, HeapTuple tuple, bool fails)
 {
-	int64		id = batch_of_message(table, tuple);
-	int64		member;
+	int64		member = message_row_id(tuple);
 	BatchRecord *record;
 
-	if (id == NO_BATCH)
+	/* The row of most messages ends before the column. */
+	if (message_row_is_null(tuple, Anum_message_batch))
 		return;
-	member = message_row_id(tuple);
-	record = batch_record(id);
+	record = batch_record(DatumGetInt64(row_getattr(table->heap, tuple,
+													Anum_message_batch)));
 	record->first = record->first == 0 ? member : Min(record->first, member);
 	record->last = Max(record->last, member);
 	record->failed += fails;

@@ -68,13 +68,10 @@ static void add_depths_to_map(AvailabilityMap *map, uint64 generation,
 							  const int64 *depths);
 static bool add_record_to_map(const CountRecord *record, bool with_depths);
 static void add_depths_now(AvailabilityMap *map, const int64 *depths);
-static void mark_end_counted(HeapTuple tuple, void *arg);
-static void counts_before_end(XactEvent event);
 static void counts_after_end(XactEvent event);
 
 XactList	count_records = {
 	.record_size = sizeof(CountRecord),
-	.before_end = counts_before_end,
 	.end = counts_after_end
 };
 
@@ -104,6 +101,9 @@ count_record(int32 queue_id, const DepthChange *change)
 			  record->depths.counted_in == change->counted_in)))
 			return record;
 	}
+
+	/* The end of the transaction needs the database's entry. */
+	database_join();
 	record = xact_add(&count_records);
 	record->extension = extension;
 	record->queue_id = queue_id;
@@ -285,7 +285,7 @@ counts_end_claim(MessageTable *table, HeapTuple tuple,
 	if (!depth_publish_end_of_claim(form->claimed_until))
 		return false;
 	marked = row_act_in_place(table->heap, &tuple->t_self, true,
-							  mark_end_counted, &is_first);
+							  message_row_count_end, &is_first);
 
 	/* Otherwise a recount will meet the mark. */
 	position = depth_position(table->segment,
@@ -294,13 +294,6 @@ counts_end_claim(MessageTable *table, HeapTuple tuple,
 		add_depths_now(shmem_find_map(catalog_queue_oid(), form->queue_id),
 					   depths);
 	return marked;
-}
-
-/* Callback of row_act_in_place */
-static void
-mark_end_counted(HeapTuple tuple, void *arg)
-{
-	*(bool *) arg = message_row_count_end(tuple);
 }
 
 /* --- Reading --- */
@@ -345,14 +338,6 @@ counts_read_depths(int32 queue_id, int64 *depths)
 }
 
 /* --- The end of a transaction --- */
-
-/* Callback before commit or prepare: the end needs the database's entry. */
-static void
-counts_before_end(XactEvent event)
-{
-	if (count_records.n > 0)
-		database_join();
-}
 
 /*
  * Callback after commit, prepare or abort: add all records to the maps of

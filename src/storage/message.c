@@ -239,20 +239,7 @@ bool
 message_lock_as_seen(MessageTable *table, TupleTableSlot *slot,
 					 LockTupleMode mode, LockWaitPolicy wait)
 {
-	switch (message_lock(table, slot, mode, wait))
-	{
-		case TM_Ok:
-			return true;
-		case TM_WouldBlock:
-		case TM_Updated:
-		case TM_Deleted:		/* or moved to another segment */
-			return false;
-		case TM_Invisible:
-		case TM_SelfModified:
-		case TM_BeingModified:
-		default:
-			elog(ERROR, "unexpected result of locking a message");
-	}
+	return row_succeeded(message_lock(table, slot, mode, wait));
 }
 
 /* The same for a message that was found by its id */
@@ -433,25 +420,14 @@ message_delete_as_seen(MessageTable *table, HeapTuple tuple, bool wait)
 	TM_FailureData failure;
 
 	segment_record_delete(table->segment);
-	switch (compat_table_tuple_delete(table->heap, &tuple->t_self,
-									  GetCurrentCommandId(true),
-									  GetActiveSnapshot(), wait, &failure))
-	{
-		case TM_Ok:
-			counts_add_rows(message_row_queue(tuple),
-							position_of_row(table, tuple),
-							depth_of_old_row(table, tuple), -1);
-			return true;
-		case TM_BeingModified:
-		case TM_Updated:
-		case TM_Deleted:		/* or moved to another segment */
-			return false;
-		case TM_Invisible:
-		case TM_SelfModified:
-		case TM_WouldBlock:
-		default:
-			elog(ERROR, "unexpected result of deleting a message");
-	}
+	if (!row_succeeded(compat_table_tuple_delete(table->heap, &tuple->t_self,
+												 GetCurrentCommandId(true),
+												 GetActiveSnapshot(), wait,
+												 &failure)))
+		return false;
+	counts_add_rows(message_row_queue(tuple), position_of_row(table, tuple),
+					depth_of_old_row(table, tuple), -1);
+	return true;
 }
 
 /* Delete a message that this transaction has locked. */

@@ -423,6 +423,30 @@ row_find_unique(Relation rel, Relation index, ScanKey keys, int nkeys,
 /* --- Writing --- */
 
 /*
+ * Returns whether a row was locked, updated or deleted.  Returns false if
+ * another transaction has locked or changed it, or this one has changed it.
+ */
+bool
+row_succeeded(TM_Result result)
+{
+	switch (result)
+	{
+		case TM_Ok:
+			return true;
+		case TM_WouldBlock:
+		case TM_BeingModified:
+		case TM_Updated:
+		case TM_Deleted:		/* a message may have been moved, too */
+		case TM_SelfModified:
+			return false;
+		case TM_Invisible:
+		default:
+			elog(ERROR, "unexpected result of locking or changing a row: %d",
+				 (int) result);
+	}
+}
+
+/*
  * Lock a row until the end of the transaction.  Returns false if it was
  * updated or deleted since it was read, or is locked and "wait" is
  * LockWaitSkip.
@@ -442,20 +466,7 @@ row_lock(Relation rel, ItemPointer tid, LockTupleMode mode,
 							  &failure);
 	PopActiveSnapshot();
 	ExecDropSingleTupleTableSlot(slot);
-	switch (result)
-	{
-		case TM_Ok:
-			return true;
-		case TM_WouldBlock:
-		case TM_Updated:
-		case TM_Deleted:
-		case TM_SelfModified:
-			return false;
-		case TM_Invisible:
-		case TM_BeingModified:
-		default:
-			elog(ERROR, "unexpected result of locking a row");
-	}
+	return row_succeeded(result);
 }
 
 /*
@@ -486,20 +497,7 @@ row_update(Relation rel, ItemPointer tid, HeapTuple tuple)
 	}
 	PopActiveSnapshot();
 	ExecDropSingleTupleTableSlot(slot);
-	switch (result)
-	{
-		case TM_Ok:
-			return true;
-		case TM_Updated:
-		case TM_Deleted:
-		case TM_SelfModified:
-			return false;
-		case TM_Invisible:
-		case TM_BeingModified:
-		case TM_WouldBlock:
-		default:
-			elog(ERROR, "unexpected result of updating a row");
-	}
+	return row_succeeded(result);
 }
 
 /*
