@@ -63,6 +63,31 @@ PGDLLEXPORT void _PG_init(void);
 
 static ProcessUtility_hook_type previous_hook = NULL;
 
+/*
+ * At the end of a transaction, the callbacks of the modules run in this
+ * order (xact.c).  Lazy pushes come first, since they create queues, change
+ * messages and are counted.  Messages are counted before they are reported
+ * (pending.c): where the depths are known, a queue with messages that were
+ * reported has a map, which is not taken for that of a queue without
+ * messages (shmem_maps.c).  Sessions in queue_await are woken when the maps
+ * have what was reported, since they may claim next.  claim_commit.c comes
+ * after all that write what a crash must not lose.
+ */
+static XactList *const xact_lists[] = {
+	&lazy_pushes,
+	&count_records,
+	&database_callbacks,
+	&pending_changes,
+	&await_callbacks,
+	&unchecked_roles,
+	&group_deliveries,
+	&claim_callbacks,
+	&cancel_records,
+	&batch_records,
+	&group_pops,
+	&group_locks
+};
+
 static void vacate_database(const char *database_name, bool drop);
 static DefElem *named_option(List *options, const char *name);
 static void vacate_for_statement(Node *statement);
@@ -99,31 +124,12 @@ _PG_init(void)
 	catalog_init();
 	shmem_register_owner(queue_owner);
 
-	/*
-	 * At the end of a transaction, the callbacks of the modules run in this
-	 * order (xact.c).  Lazy pushes come first, since they create queues,
-	 * change messages and are counted.  Messages are counted before they are
-	 * reported (pending.c): where the depths are known, a queue with messages
-	 * that were reported has a map, which is not taken for that of a queue
-	 * without messages (shmem_maps.c).  Sessions in queue_await are woken
-	 * when the maps have what was reported, since they may claim next.
-	 * claim_commit.c comes after all that write what a crash must not lose.
-	 */
-	lazy_push_init();
-	counts_init();
-	database_register_callbacks();
-	pending_init();
-	await_state_register_callbacks();
+	xact_register(xact_lists, lengthof(xact_lists));
 	previous_hook = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;
 	launcher_init();
 	claim_register_dead_letters(queue_require_dead_letters);
-	role_init();
-	group_rate_init();
-	claim_commit_init();
 	cancel_init(pool_cancel_message);
-	batches_init();
-	group_init();
 }
 
 /* --- Utility commands --- */

@@ -298,5 +298,7 @@ api_begin_messages(FunctionCallInfo fcinfo, MessageResult *result)
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
 	InitMaterializedSRF(fcinfo, 0);
-	message_result_to_store(result, rsinfo->setResult, rsinfo->setDesc);
+	memset(result, 0, sizeof(MessageResult));
+	result->store = rsinfo->setResult;
+	result->store_desc = rsinfo->setDesc;
 }

@@ -38,7 +38,7 @@ PG_FUNCTION_INFO_V1(sql_queue_revoke);
 PG_FUNCTION_INFO_V1(sql_queue_set_owner);
 
 static QueuePrivilege get_privilege(FunctionCallInfo fcinfo, int arg);
-static void put_queue(const QueueDescription *queue, void *arg);
+static void put_queue(const QueueSummary *queue, Jsonb *metadata, void *arg);
 
 static QueuePrivilege
 get_privilege(FunctionCallInfo fcinfo, int arg)
@@ -144,12 +144,12 @@ sql_queue_exists(PG_FUNCTION_ARGS)
 
 /* Return one row that describes a queue. */
 static void
-put_queue(const QueueDescription *queue, void *arg)
+put_queue(const QueueSummary *queue, Jsonb *metadata, void *arg)
 {
 	ApiRow		row = {0};
 
-	api_row_add(&row, PointerGetDatum(queue->name));
-	api_row_add(&row, JsonbPGetDatum(queue->metadata));
+	api_row_add(&row, CStringGetTextDatum(queue->name));
+	api_row_add(&row, JsonbPGetDatum(metadata));
 	api_row_add(&row, TimestampTzGetDatum(queue->created_at));
 	api_row_add(&row, BoolGetDatum(queue->paused));
 	api_row_put(&row, arg);
@@ -170,11 +170,12 @@ Datum
 sql_queue_get(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "q");
-	QueueDescription queue;
+	QueueSummary queue;
+	Jsonb	   *metadata;
 
 	InitMaterializedSRF(fcinfo, 0);
-	if (queue_describe(name, &queue))
-		put_queue(&queue, fcinfo);
+	if (queue_describe(name, &queue, &metadata))
+		put_queue(&queue, metadata, fcinfo);
 	return (Datum) 0;
 }
 

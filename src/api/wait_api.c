@@ -205,7 +205,7 @@ put_if_ready(const char *project, const Queue *queue, MessageTables *tables,
 static bool
 put_flagged_ready(FunctionCallInfo fcinfo)
 {
-	char		name[QUEUE_NAME_LENGTH + 1];
+	QueueSummary summary;
 	Queue		queue;
 	uint64		generation;
 	uint32		slot = 0;
@@ -220,7 +220,7 @@ put_flagged_ready(FunctionCallInfo fcinfo)
 									ALLOCSET_DEFAULT_SIZES);
 	old = MemoryContextSwitchTo(context);
 	ready_begin();
-	while (ready_next_claimable(&slot, name, &queue))
+	while (ready_next_claimable(&slot, &summary, &queue))
 	{
 		put_if_ready(NULL, &queue, &tables, fcinfo);
 		MemoryContextReset(context);
@@ -247,7 +247,8 @@ put_listed_ready(FunctionCallInfo fcinfo, const List *ids, bool has_project)
 		Queue		queue;
 
 		CHECK_FOR_INTERRUPTS();
-		if (queue_find_in_projects(lfirst_int(cell), &summary, &queue))
+		if (queue_check_claimable(lfirst_int(cell), NULL, &summary,
+								  &queue) == QUEUE_OK)
 			put_if_ready(has_project ? summary.project : NULL, &queue,
 						 &tables, fcinfo);
 		MemoryContextReset(context);

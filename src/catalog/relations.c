@@ -97,16 +97,21 @@ static const struct
 };
 
 /*
- * The rings of the history.  A ring keeps all rows for as long as the longest
+ * A ring of the history keeps all rows for as long as the longest
  * _keep_finished of its queues asks for, so what one queue keeps for a year
  * must not be in the tables of another one that keeps it for a second.
  */
-const FinishedRing finished_rings[FINISHED_RINGS] = {
-	{0, 8, 366 * SECS_PER_DAY},
-	{8, 3, 31 * SECS_PER_DAY},
-	{11, 3, SECS_PER_DAY},
-	{14, 2, SECS_PER_HOUR},
-	{16, 2, SECS_PER_MINUTE}
+const Ring	catalog_rings[RINGS] = {
+	[RING_MESSAGES] = {CATALOG_RING, Anum_ring_active, 0, MESSAGE_SEGMENTS},
+	[RING_DELAYED] = {CATALOG_RING, Anum_ring_delayed, FIRST_DELAYED_SEGMENT,
+	DELAYED_SEGMENTS},
+	[RING_FINISHED] = {CATALOG_FINISHED_RING, Anum_finished_ring_active, 0, 8,
+	366 * SECS_PER_DAY},
+	{CATALOG_FINISHED_RING, Anum_finished_ring_active, 8, 3,
+	31 * SECS_PER_DAY},
+	{CATALOG_FINISHED_RING, Anum_finished_ring_active, 11, 3, SECS_PER_DAY},
+	{CATALOG_FINISHED_RING, Anum_finished_ring_active, 14, 2, SECS_PER_HOUR},
+	{CATALOG_FINISHED_RING, Anum_finished_ring_active, 16, 2, SECS_PER_MINUTE}
 };
 
 typedef struct Catalog
@@ -134,10 +139,8 @@ static bool checked[ALL_SEGMENTS];
 /* What was read from tables, and in which generation */
 static uint64 ring_generation = 1;
 static uint64 active_generation = 0;
-static int	active_segment[RING_KINDS];
-static uint64 finished_generation = 0;
-static bool finished_changed = true;
-static int	active_finished[FINISHED_RINGS];
+static int	active_table[RINGS];
+static TimestampTz switched_at[RINGS];
 
 static void relation_changed(Datum arg, Oid relid);
 static void role_changed(Datum arg, int cacheid, uint32 hashvalue);
@@ -148,8 +151,8 @@ static Oid	find_relation(Oid schema, const char *name);
 static const char *segment_name(int segment);
 static void find_segment_indexes(Catalog *c, Oid schema, int segment);
 static void check_table(Relation rel, int natts);
+static void read_rings(void);
 static void read_ring(Relation rel, HeapTuple tuple);
-static void read_finished_ring(Relation rel, HeapTuple tuple);
 
 /* --- What has changed --- */
 
@@ -186,13 +189,11 @@ relation_changed(Datum arg, Oid relid)
 			checked[i] = false;
 			tables_generation++;
 		}
-	if (relid == oids[CATALOG_FINISHED_RING])
-		finished_changed = true;
 	if (all || relid == oids[CATALOG_RING])
-	{
-		ring_generation++;
 		tables_generation++;
-	}
+	if (all || relid == oids[CATALOG_RING] ||
+		relid == oids[CATALOG_FINISHED_RING])
+		ring_generation++;
 
 	/* A table that is checked may have got a trigger or a column. */
 	for (int i = 0; i < CATALOG_RELATIONS && !reload; i++)
@@ -597,81 +598,76 @@ catalog_batch_index(int segment, bool waiting)
 	return catalog.batch_indexes[waiting][segment];
 }
 
-/*
- * Returns the active segment of a ring, which takes new messages.  A switch
- * of the ring sends an invalidation message for its table; an inserter calls
- * this again after it has locked the segment.
- */
-int
-catalog_active_segment(RingKind kind)
-{
-	(void) get_catalog();
-	if (active_generation != ring_generation)
-	{
-		/* A message that arrives while we read makes us read again. */
-		uint64		before = ring_generation;
+/* --- Rings --- */
 
-		active_segment[kind] = -1;
-		catalog_read_table(CATALOG_RING, read_ring);
-		if (active_segment[kind] < 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_DATA_CORRUPTED),
-					 errmsg("table \"queue_data.ring\" is empty"),
-					 errhint("As a superuser, name any segments to write to, and have all sessions connect again: INSERT INTO queue_data.ring (active, delayed) VALUES (0, 16);")));
-		active_generation = before;
-	}
-	return active_segment[kind];
+/* Read which tables of the rings are active, if that may have changed. */
+static void
+read_rings(void)
+{
+	uint64		before;
+
+	(void) get_catalog();
+	if (active_generation == ring_generation)
+		return;
+
+	/* A message that arrives while we read makes us read again. */
+	before = ring_generation;
+	for (int i = 0; i < RINGS; i++)
+		active_table[i] = NO_SEGMENT;
+	catalog_read_table(CATALOG_RING, read_ring);
+	catalog_read_table(CATALOG_FINISHED_RING, read_ring);
+	if (active_table[RING_MESSAGES] == NO_SEGMENT)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("table \"queue_data.ring\" is empty"),
+				 errhint("As a superuser, name any segments to write to, and have all sessions connect again: INSERT INTO queue_data.ring (active, delayed) VALUES (0, 16);")));
+	active_generation = before;
 }
 
 /* Callback of catalog_read_table */
 static void
 read_ring(Relation rel, HeapTuple tuple)
 {
-	/* row_check() has checked the numbers. */
-	active_segment[RING_MESSAGES] =
-		DatumGetInt16(row_getattr(rel, tuple, Anum_ring_active));
-	active_segment[RING_DELAYED] =
-		DatumGetInt16(row_getattr(rel, tuple, Anum_ring_delayed));
+	for (int i = 0; i < RINGS; i++)
+	{
+		const Ring *ring = &catalog_rings[i];
+		int			active;
+
+		if (RelationGetRelid(rel) != catalog.relations[ring->row])
+			continue;
+
+		/* The number tells of which ring of the history the row is. */
+		active = DatumGetInt16(row_getattr(rel, tuple, ring->active));
+		if (active < ring->first || active >= ring->first + ring->n)
+			continue;
+		active_table[i] = active;
+		switched_at[i] = DatumGetTimestampTz(row_getattr(rel, tuple,
+														 ring->active + 1));
+	}
 }
 
 /*
- * Returns the number of the table that takes new rows in a ring of the
- * history, or NO_SEGMENT if a superuser has deleted the ring's row.  The
- * session may not have heard yet of the last switch, which does no harm: rows
- * may be in any of the tables.
+ * Returns the active table of a ring, which takes new rows; NO_SEGMENT for one
+ * of the history whose row a superuser has deleted.  A switch of the ring
+ * sends an invalidation message for the table of that row; an inserter calls
+ * this again after it has locked the active table.
  */
 int
-catalog_active_finished(int ring)
+catalog_active_table(RingKind ring)
 {
-	(void) get_catalog();
-	if (finished_changed || finished_generation != generation)
-	{
-		uint64		before = generation;
-
-		/* A message that arrives while we read makes us read again. */
-		finished_changed = false;
-		finished_generation = 0;
-		for (int i = 0; i < FINISHED_RINGS; i++)
-			active_finished[i] = NO_SEGMENT;
-		catalog_read_table(CATALOG_FINISHED_RING, read_finished_ring);
-		finished_generation = before;
-	}
-	return active_finished[ring];
+	read_rings();
+	return active_table[ring];
 }
 
-/* Callback of catalog_read_table */
-static void
-read_finished_ring(Relation rel, HeapTuple tuple)
+/* Returns when that table has become the active one. */
+TimestampTz
+catalog_switched_at(RingKind ring)
 {
-	int			active = DatumGetInt16(row_getattr(rel, tuple,
-												   Anum_finished_ring_active));
-
-	/* The number tells of which ring the row is. */
-	for (int i = 0; i < FINISHED_RINGS; i++)
-		if (active >= finished_rings[i].first &&
-			active < finished_rings[i].first + finished_rings[i].ntables)
-			active_finished[i] = active;
+	read_rings();
+	return switched_at[ring];
 }
+
+/* --- Small tables --- */
 
 /* Read all rows of a small table with the latest snapshot. */
 void

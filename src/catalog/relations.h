@@ -106,20 +106,22 @@ extern Oid	catalog_segment_oid(int segment);
 extern void catalog_segment_indexes(int segment, Relation rel, Oid *index,
 									Oid *due_index);
 extern Oid	catalog_batch_index(int segment, bool waiting);
-extern int	catalog_active_segment(RingKind kind);
 
-/* A ring of tables of the history; rings[0] has the longest keep_max */
-typedef struct FinishedRing
+/* A ring of tables; the first one of the history has the longest keep_max */
+typedef struct Ring
 {
+	CatalogRelation row;		/* the table that says which one is active: */
+	int			active;			/* this column, and the next one since when */
 	int			first;			/* number of its first table */
-	int			ntables;
+	int			n;				/* how many it has */
 	int64		keep_max;		/* seconds: of queues that keep their history
 								 * no longer than this */
-} FinishedRing;
+} Ring;
 
-extern const FinishedRing finished_rings[FINISHED_RINGS];
+extern const Ring catalog_rings[RINGS];
 
-extern int	catalog_active_finished(int ring);
+extern int	catalog_active_table(RingKind ring);
+extern TimestampTz catalog_switched_at(RingKind ring);
 
 /* Small tables */
 extern void catalog_read_table(CatalogRelation table,

@@ -28,12 +28,15 @@
  * There are two rings of segments.  One is of the messages that claims
  * scan; its index is in the order in which they are handed out.  The other one
  * is of delayed messages, with an index by the time at which they are due.
+ * The tables of the history are rings, too.
  */
 typedef enum RingKind
 {
 	RING_MESSAGES,
 	RING_DELAYED,
-	RING_KINDS					/* number of rings */
+	RING_KINDS,					/* number of rings of segments */
+	RING_FINISHED = RING_KINDS, /* the first one of the history */
+	RINGS = RING_FINISHED + 5	/* number of all rings */
 } RingKind;
 
 static inline RingKind
@@ -268,7 +271,6 @@ typedef enum JobCounter
 
 /* queue_data.finished_0 and so on: messages that are finished */
 #define FINISHED_SEGMENTS				18	/* of all rings */
-#define FINISHED_RINGS					5
 #define Anum_finished_id				1
 #define Anum_finished_pushed_at			2
 #define Anum_finished_finished_at		3

@@ -89,7 +89,7 @@ static bool add_match(const ScanRow *row, TimestampTz now, void *arg);
 static bool add_member(MessageTable *table, TupleTableSlot *slot, void *arg);
 static void find_members(int64 batch, CancelList *list);
 
-static XactList records = {
+XactList	cancel_records = {
 	.record_size = sizeof(CancelRecord),
 	.end = interrupt_jobs
 };
@@ -100,7 +100,6 @@ void
 cancel_init(CancelCallback interrupt)
 {
 	interrupt_job = interrupt;
-	xact_register(&records);
 }
 
 /* Callback of the list of records */
@@ -109,9 +108,9 @@ interrupt_jobs(XactEvent event)
 {
 	if (event != XACT_EVENT_COMMIT)
 		return;
-	for (int i = 0; i < records.n; i++)
+	for (int i = 0; i < cancel_records.n; i++)
 	{
-		const CancelRecord *record = xact_record(&records, i);
+		const CancelRecord *record = xact_record(&cancel_records, i);
 
 		interrupt_job(record->queue_id, record->id);
 	}
@@ -129,12 +128,14 @@ mark_canceled(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	HeapTuple	new = tuple;
 	CancelRecord *record;
 
-	message_set_canceled(&form);
+	/* It lives as long as its claim. */
+	form.is_canceled = true;
+	form.expires_at = form.claimed_until;
 	if (reason != NULL)
 		new = attributes_set_last_error(desc, tuple, reason);
 	new = message_row_change(desc, new, &form);
 	message_update_locked(table, tuple, new);
-	record = xact_add(&records);
+	record = xact_add(&cancel_records);
 	record->queue_id = queue->id;
 	record->id = form.id;
 }
@@ -377,12 +378,12 @@ add_member(MessageTable *table, TupleTableSlot *slot, void *arg)
 static void
 find_members(int64 batch, CancelList *list)
 {
-	segment_push_snapshot();
-	while (!batches_scan(batch, BATCH_MEMBERS, PG_INT64_MAX, AccessShareLock,
-						 true, add_member, list))
+	while (!batches_scan(segment_push_snapshot(), batch, BATCH_MEMBERS,
+						 PG_INT64_MAX, AccessShareLock, true, add_member,
+						 list))
 	{
 		list->n = 0;
-		segment_renew_snapshot();
+		PopActiveSnapshot();
 	}
 	PopActiveSnapshot();
 }
@@ -413,9 +414,9 @@ cancel_batch(int64 batch)
 bool
 cancel_is_own(int32 queue_id, int64 id)
 {
-	for (int i = 0; i < records.n; i++)
+	for (int i = 0; i < cancel_records.n; i++)
 	{
-		const CancelRecord *record = xact_record(&records, i);
+		const CancelRecord *record = xact_record(&cancel_records, i);
 
 		if (record->queue_id == queue_id && record->id == id)
 			return true;

@@ -13,6 +13,7 @@
 #include "utils/jsonb.h"
 
 #include "queue/registry.h"
+#include "util/xact.h"
 
 /* What came of canceling a message */
 typedef enum CancelResult
@@ -24,6 +25,8 @@ typedef enum CancelResult
 
 /* Interrupts the job of a message; called when its cancel has committed. */
 typedef void (*CancelCallback) (int32 queue_id, int64 id);
+
+extern XactList cancel_records;
 
 extern void cancel_init(CancelCallback interrupt);
 

@@ -50,7 +50,6 @@
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/pending.h"
-#include "storage/segment.h"
 #include "util/limits.h"
 
 #define LIST_INTERVAL		64	/* calls of which one visits all queues, while
@@ -280,7 +279,8 @@ delete_chosen(const Queue *queue, ClaimScan *scan,
 			message_delete_locked(message->table, message->tuple);
 
 		/* Leave out one that another transaction has locked or changed. */
-		else if (!message_delete_as_seen(message->table, message->tuple))
+		else if (!message_delete_as_seen(message->table, message->tuple,
+										 false))
 		{
 			claim_scan_lost(scan, message);
 			continue;
@@ -332,7 +332,7 @@ static bool
 claim_from_ready(ClaimAttempt *attempt)
 {
 	static uint32 slot = 0;
-	char		name[QUEUE_NAME_LENGTH + 1];
+	QueueSummary queue;
 	uint32		first;
 	int32		id = 0;
 
@@ -350,9 +350,9 @@ claim_from_ready(ClaimAttempt *attempt)
 	ready_begin();
 	for (int round = 0; round < 2; round++)
 	{
-		while (ready_next_claimable(&slot, name, NULL) &&
+		while (ready_next_claimable(&slot, &queue, NULL) &&
 			   (round == 0 || slot <= first))
-			if (claim_by_name(attempt, name))
+			if (claim_by_name(attempt, queue.name))
 				return true;
 		slot = 0;
 	}
@@ -362,11 +362,12 @@ claim_from_ready(ClaimAttempt *attempt)
 	while (pending_next_queue(&id))
 	{
 		MemoryContext old = MemoryContextSwitchTo(attempt->context);
-		QueueResult result = queue_check_claimable(id, name, NULL);
+		QueueResult result = queue_check_claimable(id, setting_project,
+												   &queue, NULL);
 
 		MemoryContextSwitchTo(old);
 		MemoryContextReset(attempt->context);
-		if (result == QUEUE_OK && claim_by_name(attempt, name))
+		if (result == QUEUE_OK && claim_by_name(attempt, queue.name))
 			return true;
 	}
 	return false;

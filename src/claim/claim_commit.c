@@ -48,16 +48,10 @@ static XLogRecPtr claims_end = InvalidXLogRecPtr;
 static void make_commit_async(XactEvent event);
 static void forget_claims_end(XactEvent event);
 
-static XactList callbacks = {
+XactList	claim_callbacks = {
 	.before_end = make_commit_async,
 	.end = forget_claims_end
 };
-
-void
-claim_commit_init(void)
-{
-	xact_register(&callbacks);
-}
 
 /*
  * Returns whether the transaction has written nothing but claims that may be

@@ -10,9 +10,11 @@
 #ifndef QUEUE_CLAIM_COMMIT_H
 #define QUEUE_CLAIM_COMMIT_H
 
+#include "util/xact.h"
+
+extern XactList claim_callbacks;
+
 extern bool claim_commit_may_be_async(void);
 extern void claim_commit_add(void);
-
-extern void claim_commit_init(void);
 
 #endif							/* QUEUE_CLAIM_COMMIT_H */

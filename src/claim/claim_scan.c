@@ -59,7 +59,6 @@
 #include "postgres.h"
 
 #include "access/xlog.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
@@ -196,9 +195,8 @@ begin_pass(ClaimScan *scan)
 							 QUEUE_DESCRIBE, &dead);
 	pass->rows = message_scan_begin(queue->id,
 									scan->request.mode == CLAIM_SCAN_PROBE ?
-									AccessShareLock : RowExclusiveLock);
-	if (scan->request.tables != NULL)
-		message_scan_share_tables(pass->rows, scan->request.tables);
+									AccessShareLock : RowExclusiveLock,
+									scan->request.tables);
 }
 
 /*
@@ -259,8 +257,6 @@ claim_scan_end_pass(ClaimScan *scan)
 	CommandCounterIncrement();
 	move_exhausted(scan);
 	message_scan_end(pass->rows);
-	for (; pass->nsnapshots > 0; pass->nsnapshots--)
-		PopActiveSnapshot();
 }
 
 /* Move messages that were claimed too often to the dead letter queue. */

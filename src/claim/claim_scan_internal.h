@@ -76,7 +76,6 @@ typedef struct ScanPass
 	int64		last_chosen;	/* id of the last of result.chosen, in the
 								 * order of a claim */
 	MessageScan *rows;			/* the messages */
-	int			nsnapshots;		/* pushed, to be popped at the end */
 	uint64		reservations;	/* before the last one was taken */
 	int			nscanned;		/* messages scanned in ranges of the map */
 	int			ngiven;			/* free messages that the last range had for

@@ -68,7 +68,6 @@
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
-#include "storage/segment.h"
 
 #define LIST_SIZE		16		/* of a new list */
 

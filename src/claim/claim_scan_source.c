@@ -45,7 +45,6 @@
 #include "map/message_ranges.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
-#include "storage/segment.h"
 
 /* How the ranges that a claim reserves grow while they hold nothing free */
 #define WIDTH_FACTOR		8
@@ -63,8 +62,7 @@ void
 claim_scan_push_snapshot(ClaimScan *scan)
 {
 	scan->pass.reservations = availability_reservations;
-	segment_push_snapshot();
-	scan->pass.nsnapshots++;
+	message_scan_push_snapshot(scan->pass.rows);
 }
 
 /*
@@ -224,8 +222,7 @@ claim_scan_add_range(ClaimScan *scan, const MessageRange *range,
 		/* What ends before the snapshot is taken finds the range reserved. */
 		Assert(pass->reservations == availability_reservations);
 		message_scan_add_range(pass->rows, range);
-	} while (!message_scan_is_blocked(pass->rows) &&
-			 segment_snapshot_is_stale());
+	} while (message_scan_is_stale(pass->rows));
 }
 
 /*
@@ -250,8 +247,7 @@ add_own(ClaimScan *scan)
 			message_scan_add_numbers(pass->rows, pass->own.items[i].priority,
 									 pass->own.items[i].first,
 									 pass->own.items[i].last);
-		} while (!message_scan_is_blocked(pass->rows) &&
-				 segment_snapshot_is_stale());
+		} while (message_scan_is_stale(pass->rows));
 }
 
 /* Return what was added of them and was scanned only up to this message. */
@@ -481,5 +477,5 @@ scan_view(ClaimScan *scan, const AvailabilityView *view)
 			scan_added(scan);
 			message_scan_end_range(pass->rows);
 		}
-	} while (claim_scan_wants_more(scan) && segment_snapshot_is_stale());
+	} while (claim_scan_wants_more(scan) && message_scan_is_stale(pass->rows));
 }

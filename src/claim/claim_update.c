@@ -46,7 +46,6 @@
 #include "lib/stringinfo.h"
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
@@ -140,7 +139,6 @@ claim_canceled(const Queue *queue, const ClaimId *claim)
 			appendStringInfo(&ids, ids.len == 0 ? "%lld" : ", %lld",
 							 (long long) row.form.id);
 	message_scan_end(scan);
-	PopActiveSnapshot();
 
 	/* The claim has ended since the caller has met the message. */
 	if (ids.len == 0)
@@ -159,7 +157,6 @@ static MessageScan *
 begin_claim_read(const Queue *queue, const ClaimId *claim, TimestampTz *now)
 {
 	*now = GetCurrentTimestamp();
-	segment_push_snapshot();
 	return message_scan_begin_claim(queue->id, claim, AccessShareLock);
 }
 
@@ -175,7 +172,6 @@ claim_is_live(const Queue *queue, const ClaimId *claim)
 	while (!live && message_scan_next(scan, &row))
 		live = claim_has_message(claim, &row.form, now);
 	message_scan_end(scan);
-	PopActiveSnapshot();
 	return live;
 }
 
@@ -197,7 +193,6 @@ claim_get_info(const Queue *queue, const ClaimId *claim, ClaimInfo *info)
 			info->nmessages++;
 		}
 	message_scan_end(scan);
-	PopActiveSnapshot();
 	return info->nmessages > 0;
 }
 
@@ -217,7 +212,6 @@ claim_get_messages(const Queue *queue, const ClaimId *claim,
 							   RelationGetDescr(row.table->heap), row.tuple,
 							   now);
 	message_scan_end(scan);
-	PopActiveSnapshot();
 }
 
 /* --- All messages of a claim --- */
@@ -247,7 +241,6 @@ update_messages(ClaimUpdate *update, RowAction action)
 		CHECK_FOR_INTERRUPTS();
 		again = false;
 		update->now = GetCurrentTimestamp();
-		segment_push_snapshot();
 		scan = message_scan_begin_claim(update->queue->id, update->claim,
 										RowExclusiveLock);
 		while (!again && message_scan_next(scan, &row))
@@ -265,7 +258,6 @@ update_messages(ClaimUpdate *update, RowAction action)
 				update->ncanceled++;
 		}
 		message_scan_end(scan);
-		PopActiveSnapshot();
 		CommandCounterIncrement();
 	} while (again);
 	return n;

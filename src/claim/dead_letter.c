@@ -26,7 +26,6 @@
 
 #include "miscadmin.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
 
 #include "catalog/message_table.h"
 #include "catalog/tables.h"
@@ -40,7 +39,6 @@
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
-#include "storage/segment.h"
 #include "util/compat.h"
 #include "util/json.h"
 #include "util/settings.h"
@@ -344,7 +342,6 @@ redrive_batch(Redrive *redrive, int limit)
 	TimestampTz now = GetCurrentTimestamp();
 	int			n = 0;
 
-	segment_push_snapshot();
 	scan = message_scan_begin_list(redrive->dead->id, redrive->marker + 1,
 								   RowExclusiveLock);
 	while (n < limit && message_scan_next(scan, &row))
@@ -359,7 +356,6 @@ redrive_batch(Redrive *redrive, int limit)
 		MemoryContextSwitchTo(old);
 	}
 	message_scan_end(scan);
-	PopActiveSnapshot();
 	MemoryContextDelete(context);
 	return n;
 }

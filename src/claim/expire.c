@@ -17,7 +17,6 @@
  */
 #include "postgres.h"
 
-#include "utils/snapmgr.h"
 
 #include "catalog/tables.h"
 #include "claim/expire.h"
@@ -28,7 +27,6 @@
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
-#include "storage/segment.h"
 
 /* One call scans, and removes, at most so many messages */
 #define SCAN_AT_ONCE	10000
@@ -62,7 +60,6 @@ expire_messages(const Queue *queue, int64 *marker, int64 last,
 	int			removed = 0;
 	bool		all = true;
 
-	segment_push_snapshot();
 	scan = message_scan_begin_list(queue->id, *marker + 1, RowExclusiveLock);
 	while (message_scan_next(scan, &row) && row.form.id <= last)
 	{
@@ -91,7 +88,6 @@ expire_messages(const Queue *queue, int64 *marker, int64 last,
 			*next = Min(*next, availability_recheck_at(now));
 	}
 	message_scan_end(scan);
-	PopActiveSnapshot();
 	CommandCounterIncrement();
 	database_count(COUNT_REMOVED, removed);
 	return all;

@@ -24,7 +24,7 @@
  *	  is prepared, with the time of that: so those that are rolled back do not
  *	  count, and a claim in a long transaction is no reason to hand out the
  *	  next message early.  A row is overwritten in place
- *	  (row_change_in_place), which leaves no dead version.  If the commit
+ *	  (row_act_in_place), which leaves no dead version.  If the commit
  *	  fails after that, or a prepared transaction is rolled back, nothing of
  *	  the group is handed out for an interval, without need.
  *
@@ -90,7 +90,7 @@ typedef struct Delivery
 
 static void write_deliveries(XactEvent event);
 
-static XactList deliveries = {
+XactList	group_deliveries = {
 	.record_size = sizeof(Delivery),
 	.before_end = write_deliveries
 };
@@ -105,13 +105,6 @@ static int	count_deliveries(int32 queue_id, LaneId lane, bool clear);
 static void set_rate_times(HeapTuple tuple, void *arg);
 static bool write_delivery(Relation rel, Oid index, const Delivery *delivery,
 						   TimestampTz now);
-
-/* To be called as the library is loaded. */
-void
-group_rate_init(void)
-{
-	xact_register(&deliveries);
-}
 
 /* Microseconds between two messages of a group */
 static double
@@ -171,9 +164,9 @@ count_deliveries(int32 queue_id, LaneId lane, bool clear)
 {
 	int			n = 0;
 
-	for (int i = 0; i < deliveries.n; i++)
+	for (int i = 0; i < group_deliveries.n; i++)
 	{
-		Delivery   *delivery = xact_record(&deliveries, i);
+		Delivery   *delivery = xact_record(&group_deliveries, i);
 
 		if (delivery->queue_id != queue_id || !lane_equals(delivery->lane, lane))
 			continue;
@@ -235,9 +228,9 @@ group_rate_record(const Queue *queue, MessageTable *table, HeapTuple tuple)
 		message_row_is_null(tuple, Anum_message_group_key))
 		return;
 	lane = message_lane(RelationGetDescr(table->heap), tuple);
-	for (int i = deliveries.n - 1; i >= 0; i--)
+	for (int i = group_deliveries.n - 1; i >= 0; i--)
 	{
-		delivery = xact_record(&deliveries, i);
+		delivery = xact_record(&group_deliveries, i);
 
 		/* A rollback of this subtransaction removes no earlier records. */
 		if (delivery->xact.nest_level < GetCurrentTransactionNestLevel())
@@ -248,14 +241,14 @@ group_rate_record(const Queue *queue, MessageTable *table, HeapTuple tuple)
 			return;
 		}
 	}
-	delivery = xact_add(&deliveries);
+	delivery = xact_add(&group_deliveries);
 	delivery->queue_id = queue->id;
 	delivery->lane = lane;
 	delivery->interval = message_interval(queue);
 	delivery->n = 1;
 }
 
-/* Callback of row_change_in_place: set the times of a row. */
+/* Callback of row_act_in_place: set the times of a row. */
 static void
 set_rate_times(HeapTuple tuple, void *arg)
 {
@@ -287,7 +280,8 @@ write_delivery(Relation rel, Oid index, const Delivery *delivery,
 									delivery->interval, n);
 		if (!HeapTupleIsValid(tuple))
 			break;
-		if (row_change_in_place(rel, &tuple->t_self, set_rate_times, &new))
+		if (row_act_in_place(rel, &tuple->t_self, true, set_rate_times,
+							 &new))
 			return false;
 
 		/*
@@ -316,15 +310,15 @@ write_deliveries(XactEvent event)
 	Oid			index;
 	Relation	rel;
 
-	if (deliveries.n == 0)
+	if (group_deliveries.n == 0)
 		return;
 	rel = catalog_open(CATALOG_GROUP_RATE, RowExclusiveLock, &index);
 
 	/* The snapshot keeps the rows where they are found. */
 	PushActiveSnapshot(GetLatestSnapshot());
-	for (int i = 0; i < deliveries.n; i++)
+	for (int i = 0; i < group_deliveries.n; i++)
 	{
-		const Delivery *delivery = xact_record(&deliveries, i);
+		const Delivery *delivery = xact_record(&group_deliveries, i);
 
 		/* Write each row once, though several records may be of its group. */
 		if (delivery->n > 0)

@@ -17,11 +17,12 @@
 #include "catalog/message_table.h"
 #include "map/lane_id.h"
 #include "queue/queue_table.h"
+#include "util/xact.h"
 
 /* How often rows that are not needed any more are removed */
 #define GROUP_RATE_PAUSE	(60 * USECS_PER_SEC)
 
-extern void group_rate_init(void);
+extern XactList group_deliveries;
 
 /* For claims and pops of queues with a rate */
 extern void group_rate_prepare(void);

@@ -52,7 +52,6 @@
 #include "storage/message_scan.h"
 #include "storage/pending.h"
 #include "storage/prepared.h"
-#include "storage/segment.h"
 #include "util/hash.h"
 
 /* By its lane, a GroupTurn of the pass */
@@ -361,8 +360,7 @@ read_delivered(ClaimScan *scan, GroupTurn *turn, const OwnRanges *ranges,
 			/* Some may have been given back with a delay. */
 			message_scan_add_delayed(pass->rows, &ranges->items[i]);
 		}
-	} while (!message_scan_is_blocked(pass->rows) &&
-			 segment_snapshot_is_stale());
+	} while (message_scan_is_stale(pass->rows));
 
 	/* A claim that has ended since the pass began leaves room. */
 	pass->now = GetCurrentTimestamp();

@@ -86,7 +86,6 @@
 #include "storage/message_scan.h"
 #include "storage/pending.h"
 #include "storage/prepared.h"
-#include "storage/segment.h"
 #include "util/hash.h"
 
 #define DELAYED_AT_ONCE 4000	/* which the worker reads in one step */
@@ -343,8 +342,6 @@ give_delivered_delayed(ClaimScan *scan, uint64 incarnation)
 	if (incarnation != read_for)
 		next = PG_INT64_MIN;
 
-	/* It does not become stale: only this process empties segments. */
-	claim_scan_push_snapshot(scan);
 	message_scan_add_delayed_list(pass->rows, next);
 	while (nread < DELAYED_AT_ONCE && message_scan_next(pass->rows, &row))
 	{

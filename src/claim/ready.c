@@ -67,8 +67,8 @@ static MemoryContext check_context = NULL;
 
 static bool maps_have_flags(void);
 static void memberships_changed(Datum arg, int cacheid, uint32 hashvalue);
-static bool map_is_claimable(const AvailabilityMap *map, char *name,
-							 Queue *queue);
+static bool map_is_claimable(const AvailabilityMap *map,
+							 QueueSummary *summary, Queue *queue);
 
 /*
  * Returns whether every map of this database whose queue may be ready has the
@@ -202,10 +202,11 @@ ready_begin(void)
 
 /*
  * Returns whether the current role may claim from the queue of this map.
- * Sets its name, and reads the queue, unless that is NULL.
+ * Sets its names, and reads the queue, unless that is NULL.
  */
 static bool
-map_is_claimable(const AvailabilityMap *map, char *name, Queue *queue)
+map_is_claimable(const AvailabilityMap *map, QueueSummary *summary,
+				 Queue *queue)
 {
 	MemoryContext old;
 	QueueResult result = QUEUE_DENIED;
@@ -216,7 +217,8 @@ map_is_claimable(const AvailabilityMap *map, char *name, Queue *queue)
 	{
 		MemoryContextReset(check_context);
 		old = MemoryContextSwitchTo(check_context);
-		result = queue_check_claimable(map_queue_id(map), name, queue);
+		result = queue_check_claimable(map_queue_id(map), setting_project,
+									   summary, queue);
 		MemoryContextSwitchTo(old);
 	}
 
@@ -238,19 +240,18 @@ map_is_claimable(const AvailabilityMap *map, char *name, Queue *queue)
 
 /*
  * Find the next queue with the flag from which the current role may claim,
- * from *slot on, which is advanced.  The caller has QUEUE_NAME_LENGTH + 1
- * bytes for its name.  The queue is read unless it is NULL.  Returns false if
- * there is none.
+ * from *slot on, which is advanced.  Sets its names in the summary.  The queue
+ * is read unless it is NULL.  Returns false if there is none.
  */
 bool
-ready_next_claimable(uint32 *slot, char *name, Queue *queue)
+ready_next_claimable(uint32 *slot, QueueSummary *summary, Queue *queue)
 {
 	AvailabilityMap *map;
 
 	while ((map = shmem_next_flagged(MAP_READY, passed_over, slot)) != NULL)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (map_is_claimable(map, name, queue))
+		if (map_is_claimable(map, summary, queue))
 			return true;
 	}
 	return false;

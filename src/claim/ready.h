@@ -23,6 +23,7 @@ extern List *ready_ids_in_projects(void);
 
 /* Of the queues from which the current role may claim */
 extern void ready_begin(void);
-extern bool ready_next_claimable(uint32 *slot, char *name, Queue *queue);
+extern bool ready_next_claimable(uint32 *slot, QueueSummary *summary,
+								 Queue *queue);
 
 #endif							/* QUEUE_READY_H */

@@ -351,11 +351,14 @@ visibility_list(const Queue *queue, const Datum *ids, int n,
 {
 	for (int i = 0; i < n; i++)
 	{
+		FoundMessage found;
 		int64		number;
 		int			priority;
 
 		CHECK_FOR_INTERRUPTS();
-		if (parse_id(queue, DatumGetInt64(ids[i]), &number, &priority))
-			message_list_number(queue, number, priority, result);
+		if (parse_id(queue, DatumGetInt64(ids[i]), &number, &priority) &&
+			message_find_number(queue->id, number, priority, AccessShareLock,
+								&found))
+			message_list_found(queue, &found, result);
 	}
 }

@@ -43,7 +43,6 @@
 #include "queue/group.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
-#include "storage/segment.h"
 
 static void count_groups(ClaimScan *scan);
 static void set_rooms(ClaimScan *scan);
@@ -76,7 +75,7 @@ whole_scan_pass(ClaimScan *scan)
 		message_scan_end_parts(pass->rows);
 		claim_scan_push_snapshot(scan);
 		message_scan_add_ids(pass->rows, -1, PG_INT64_MIN, PG_INT64_MAX);
-	} while (segment_snapshot_is_stale());
+	} while (message_scan_is_stale(pass->rows));
 	while (claim_scan_wants_more(scan) && message_scan_next(pass->rows, &row))
 		scan_whole_row(scan, &row);
 
@@ -99,10 +98,8 @@ count_groups(ClaimScan *scan)
 
 	for (int i = 0; i < pass->turns.n; i++)
 		memset(&pass->turns.items[i].count, 0, sizeof(GroupCount));
-	message_scan_end_parts(pass->rows);
-	claim_scan_push_snapshot(scan);
-	pass->now = GetCurrentTimestamp();
 	message_scan_add_list(pass->rows, PG_INT64_MIN);
+	pass->now = GetCurrentTimestamp();
 	while (message_scan_next(pass->rows, &row))
 	{
 		LaneId		lane = message_lane(RelationGetDescr(row.table->heap),

@@ -137,9 +137,9 @@ find_member(BatchStep *step)
 	MemberSearch search = {0};
 	bool		complete;
 
-	segment_push_snapshot();
-	complete = batches_scan(step->id, BATCH_MEMBERS, step->progress.witness,
-							AccessShareLock, false, note_member, &search);
+	complete = batches_scan(segment_push_snapshot(), step->id, BATCH_MEMBERS,
+							step->progress.witness, AccessShareLock, false,
+							note_member, &search);
 	PopActiveSnapshot();
 	if (!complete)
 		return BATCH_UNKNOWN;
@@ -389,6 +389,7 @@ free_waiting(Freeing *freeing)
 {
 	BatchStep  *step = freeing->step;
 	BatchProgress *progress = &step->progress;
+	SnapshotToken token;
 	bool		complete = false;
 
 	/* What was read while the batch had not finished has to be read again. */
@@ -401,11 +402,12 @@ free_waiting(Freeing *freeing)
 	freeing->context = AllocSetContextCreate(CurrentMemoryContext,
 											 "a message that is freed",
 											 ALLOCSET_DEFAULT_SIZES);
-	segment_push_snapshot();
+	token = segment_push_snapshot();
 	if (segment_open_active(&freeing->active, RING_MESSAGES, false))
 	{
-		complete = batches_scan(step->id, BATCH_WAITING, progress->marker,
-								RowExclusiveLock, false, free_next, freeing);
+		complete = batches_scan(token, step->id, BATCH_WAITING,
+								progress->marker, RowExclusiveLock, false,
+								free_next, freeing);
 		message_table_close(&freeing->active, step->nfreed > 0);
 	}
 

@@ -32,7 +32,6 @@
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/guc.h"
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "catalog/relations.h"
@@ -53,7 +52,6 @@
 #include "storage/message_scan.h"
 #include "storage/pending.h"
 #include "storage/row.h"
-#include "storage/segment.h"
 #include "util/clock.h"
 #include "util/compat.h"
 #include "util/json.h"
@@ -142,10 +140,11 @@ queue_create(const char *name, Jsonb *metadata)
 	if (queue_open(name, QUEUE_DESCRIBE, &queue) ||
 		!queue_insert(name, metadata, GetUserId(), 0))
 	{
-		QueueDescription existing;
+		QueueSummary existing;
+		Jsonb	   *its_metadata;
 
-		if (queue_describe(name, &existing) &&
-			compareJsonbContainers(&existing.metadata->root,
+		if (queue_describe(name, &existing, &its_metadata) &&
+			compareJsonbContainers(&its_metadata->root,
 								   &metadata->root) != 0)
 			ereport(NOTICE,
 					(errmsg("queue \"%s\" exists with different metadata, which was left unchanged",
@@ -186,7 +185,6 @@ delete_messages(const Queue *queue, int64 *nexpired)
 		ScanRow		row;
 
 		complete = true;
-		segment_push_snapshot();
 		scan = message_scan_begin_list(queue->id, PG_INT64_MIN,
 									   RowExclusiveLock);
 		while (message_scan_next(scan, &row))
@@ -204,7 +202,6 @@ delete_messages(const Queue *queue, int64 *nexpired)
 				ndeleted++;
 		}
 		message_scan_end(scan);
-		PopActiveSnapshot();
 		CommandCounterIncrement();
 	} while (!complete);
 	row_delete_of_queue(CATALOG_DEDUP_KEY, queue->id);

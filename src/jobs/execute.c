@@ -202,7 +202,10 @@ claim_jobs(Batch *batch)
 	if (limit == 0)
 		return;
 
-	message_result_to_array(result, run->transaction.error_context, limit);
+	memset(result, 0, sizeof(MessageResult));
+	result->context = run->transaction.error_context;
+	result->messages = MemoryContextAlloc(result->context,
+										  limit * sizeof(ResultMessage));
 	terms.ttl = batch->ttl;
 	terms.grace = GRACE;
 	terms.limit = limit;

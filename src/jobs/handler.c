@@ -388,8 +388,8 @@ write_next_at(const HandlerRow *row)
 	PushActiveSnapshot(GetLatestSnapshot());
 	tuple = fetch_handler(rel, index, row->queue_id);
 	if (HeapTupleIsValid(tuple))
-		(void) row_change_in_place(rel, &tuple->t_self, set_next_at,
-								   unconstify(HandlerRow *, row));
+		(void) row_act_in_place(rel, &tuple->t_self, true, set_next_at,
+								unconstify(HandlerRow *, row));
 	PopActiveSnapshot();
 	table_close(rel, NoLock);
 }

@@ -68,16 +68,10 @@ static ErrorData *write_sorted_pushes(const LazyPush *pushes, int n);
 static void push_before_end(XactEvent event);
 
 /* The lazy pushes of the transaction */
-static XactList lazy_pushes = {
+XactList	lazy_pushes = {
 	.record_size = sizeof(LazyPush),
 	.before_end = push_before_end
 };
-
-void
-lazy_push_init(void)
-{
-	xact_register(&lazy_pushes);
-}
 
 /* --- Keeping a message --- */
 

@@ -11,8 +11,9 @@
 #define QUEUE_LAZY_PUSH_H
 
 #include "push/push.h"
+#include "util/xact.h"
 
-extern void lazy_push_init(void);
+extern XactList lazy_pushes;
 extern void lazy_push_add(const char *queue_name, const NewMessage *message);
 
 #endif							/* QUEUE_LAZY_PUSH_H */

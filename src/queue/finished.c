@@ -88,12 +88,12 @@ static int	compare_finished_at(const void *a, const void *b);
 /* --- Writing --- */
 
 /* Returns the ring for a queue that keeps its history for so many seconds. */
-int
+RingKind
 finished_ring_of(int64 seconds)
 {
-	int			ring = FINISHED_RINGS - 1;
+	RingKind	ring = RINGS - 1;
 
-	while (ring > 0 && seconds > finished_rings[ring].keep_max)
+	while (ring > RING_FINISHED && seconds > catalog_rings[ring].keep_max)
 		ring--;
 	return ring;
 }
@@ -119,15 +119,13 @@ finished_insert(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	MessageForm form = message_read(tuple);
 	TimestampTz now = GetCurrentTimestamp();
 	bool		is_attempt = outcome == FINISHED_FAILED;
-	int			active =
-	catalog_active_finished(finished_ring_of(errors_kept(queue)));
+	RingKind	ring = finished_ring_of(errors_kept(queue));
+	int			active;
 	Datum		values[Natts_finished];
 	bool		isnull[Natts_finished] = {false};
 	Relation	rel;
 	HeapTuple	row;
 
-	if (active == NO_SEGMENT)
-		return;
 	if (error == NULL && outcome != FINISHED_COMPLETED)
 		error = attributes_last_error(desc, tuple);
 
@@ -160,8 +158,22 @@ finished_insert(const Queue *queue, MessageTable *table, HeapTuple tuple,
 #undef SET_OR_NULL
 #undef COPY
 
-	rel = catalog_open(CATALOG_FINISHED_0 + active, RowExclusiveLock, NULL);
-	database_history_written(active);
+	for (;;)
+	{
+		active = catalog_active_table(ring);
+
+		/* A superuser has deleted the row of the ring. */
+		if (active == NO_SEGMENT)
+			return;
+		rel = catalog_open(CATALOG_FINISHED_0 + active, RowExclusiveLock,
+						   NULL);
+
+		/* The worker may be about to truncate it (segment_open_active). */
+		if (catalog_active_table(ring) == active)
+			break;
+		table_close(rel, RowExclusiveLock);
+	}
+	database_history_written();
 	row = heap_form_tuple(RelationGetDescr(rel), values, isnull);
 	row_insert(rel, row);
 	heap_freetuple(row);

@@ -40,7 +40,7 @@ typedef void (*FinishedCallback) (const Finished *row, void *arg);
 extern const char *const finished_outcomes[FINISHED_OUTCOMES];
 
 /* Writing */
-extern int	finished_ring_of(int64 seconds);
+extern RingKind finished_ring_of(int64 seconds);
 extern void finished_insert(const Queue *queue, MessageTable *table,
 							HeapTuple tuple, FinishedOutcome outcome,
 							const char *error, Jsonb *result);

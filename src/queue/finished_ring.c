@@ -15,17 +15,16 @@
  *	  a table are too old before its next turn.  A ring goes on turning until
  *	  all its tables are empty.
  *
- *	  A reader compares the times of rows itself.  A session may write to a
- *	  table that is not active any more, because it has not heard of the
- *	  switch.  So a table is read under a ShareLock, for which we do not wait,
- *	  and which readers do not notice; the AccessExclusiveLock for the
- *	  truncation follows.  Every transaction that has written to the table has
- *	  ended by the time we have the ShareLock, and has made its queue, if it is
- *	  new; so whether that has a history is read afterwards.
+ *	  A reader compares the times of rows itself.  So a table is read under a
+ *	  ShareLock, for which we do not wait, and which readers do not notice; the
+ *	  AccessExclusiveLock for the truncation follows.  Every transaction that
+ *	  has written to the table has ended by the time we have the ShareLock, and
+ *	  has made its queue, if it is new; so whether that has a history is read
+ *	  afterwards.  From then on no session writes to the table: when it has the
+ *	  lock, it finds that another one is active (finished_insert).
  *
  *	  A table may be large, so it is read in steps, and the lock is released
- *	  after each.  If a session has written to it meanwhile, which its bit in
- *	  history_tables says, we begin again.
+ *	  after each.
  *
  *	  Nothing is truncated while pg_dump is connected, nor while there is no
  *	  queue: a dump is being restored then, in which queues come last.
@@ -38,12 +37,9 @@
 
 #include "access/table.h"
 #include "access/tableam.h"
-#include "commands/tablecmds.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
-#include "utils/fmgroids.h"
-#include "utils/inval.h"
 #include "utils/timestamp.h"
 
 #include "catalog/relations.h"
@@ -51,10 +47,9 @@
 #include "queue/finished.h"
 #include "queue/finished_ring.h"
 #include "queue/queue_table.h"
-#include "shmem/database_state.h"
 #include "storage/row.h"
+#include "storage/segment.h"
 #include "storage/segment_recycle.h"
-#include "util/compat.h"
 #include "util/hash.h"
 #include "util/json.h"
 
@@ -84,23 +79,18 @@ typedef struct TableRead
 static Oid	remembered = InvalidOid;	/* of which extension */
 static uint64 queues_generation;	/* catalog_generation() when queues were
 									 * read */
-static int64 longest[FINISHED_RINGS];	/* _keep_finished of its queues, in
-										 * seconds */
+static int64 longest[RINGS];	/* _keep_finished of its queues, in seconds */
 static int	nqueues;			/* with or without a history */
-static TimestampTz turn_at[FINISHED_RINGS]; /* it is not turned before */
-static TableRead reads[FINISHED_RINGS];
+static TimestampTz turn_at[RINGS];	/* it is not turned before */
+static TableRead reads[RINGS];
 
 static int64 keep_of(Relation rel, HeapTuple tuple);
 static bool count_queue(Relation rel, HeapTuple tuple);
 static void read_queues(void);
 static int64 keep_seconds(HTAB *keeps, Relation queues, int32 id);
 static void read_pages(TableRead *read, Relation rel, int64 keep_max);
-static void truncate_table(int i, Relation rel);
-static bool empty_table(int i, int ring);
-static HeapTuple fetch_ring(Relation rel, int active);
-static TimestampTz switched_at(int active);
-static void make_active(int active, int next);
-static bool turn_ring(int ring, TimestampTz *again);
+static bool empty_table(int i, RingKind ring);
+static bool turn_ring(RingKind ring, TimestampTz *again);
 
 /* --- Queues --- */
 
@@ -124,7 +114,7 @@ static bool
 count_queue(Relation rel, HeapTuple tuple)
 {
 	int64		seconds = keep_of(rel, tuple);
-	int			ring = finished_ring_of(seconds);
+	RingKind	ring = finished_ring_of(seconds);
 
 	nqueues++;
 	longest[ring] = Max(longest[ring], seconds);
@@ -234,32 +224,6 @@ read_pages(TableRead *read, Relation rel, int64 keep_max)
 	read->expiry = expiry;
 }
 
-/* Truncate a table that the caller has locked against writers. */
-static void
-truncate_table(int i, Relation rel)
-{
-	Oid			toast = rel->rd_rel->reltoastrelid;
-
-	/*
-	 * Readers hold their locks only for a moment.  If one lasts longer than
-	 * our lock_timeout, the error makes us try again later.
-	 */
-	LockRelationOid(RelationGetRelid(rel), AccessExclusiveLock);
-	if (OidIsValid(toast))
-		LockRelationOid(toast, AccessExclusiveLock);
-	CheckTableNotInUse(rel, "TRUNCATE");
-	ereport(DEBUG1,
-			(errmsg_internal("truncating table %d of the history, which has %u pages",
-							 i, RelationGetNumberOfBlocks(rel))));
-	compat_truncate(rel);
-
-	/* See truncate_segment(). */
-	if (segment_has_dump())
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("pg_dump has connected while a table of the history was being truncated")));
-}
-
 /*
  * Read some of a table, and if that is the end, truncate it, unless a row in
  * it is to be kept.  Returns whether it was truncated; otherwise turn_at says
@@ -267,10 +231,10 @@ truncate_table(int i, Relation rel)
  * locked, and commits.
  */
 static bool
-empty_table(int i, int ring)
+empty_table(int i, RingKind ring)
 {
 	TableRead  *read = &reads[ring];
-	int64		keep_max = finished_rings[ring].keep_max;
+	int64		keep_max = catalog_rings[ring].keep_max;
 	Oid			oid = catalog_oid(CATALOG_FINISHED_0 + i);
 	TimestampTz now = GetCurrentTimestamp();
 	Relation	rel;
@@ -281,7 +245,6 @@ empty_table(int i, int ring)
 	rel = catalog_open_locked(oid);
 	if (read->table != i)
 	{
-		(void) database_take_history_table(i);
 		read->table = i;
 		read->page = 0;
 		read->expiry = DT_NOBEGIN;
@@ -289,13 +252,6 @@ empty_table(int i, int ring)
 	read_pages(read, rel, keep_max);
 	if (read->page < RelationGetNumberOfBlocks(rel))
 		turn_at[ring] = DT_NOBEGIN;
-
-	/* A session has written into pages that we had read, or behind them. */
-	else if (database_take_history_table(i))
-	{
-		read->table = NO_SEGMENT;
-		turn_at[ring] = DT_NOBEGIN;
-	}
 
 	/* If the clock was set back, rows live for longer; we look meanwhile. */
 	else if (read->expiry > now)
@@ -310,7 +266,16 @@ empty_table(int i, int ring)
 	 */
 	else if (!segment_has_dump())
 	{
-		truncate_table(i, rel);
+		Oid			toast = rel->rd_rel->reltoastrelid;
+
+		/*
+		 * Readers hold their locks only for a moment.  If one lasts longer
+		 * than our lock_timeout, the error makes us try again later.
+		 */
+		LockRelationOid(oid, AccessExclusiveLock);
+		if (OidIsValid(toast))
+			LockRelationOid(toast, AccessExclusiveLock);
+		segment_truncate(rel, psprintf("table %d of the history", i));
 		read->table = NO_SEGMENT;
 		result = true;
 	}
@@ -322,65 +287,17 @@ empty_table(int i, int ring)
 
 /* --- Rings --- */
 
-/* Get the row of the ring in which this table is active, or NULL. */
-static HeapTuple
-fetch_ring(Relation rel, int active)
-{
-	ScanKeyData key;
-
-	ScanKeyInit(&key, Anum_finished_ring_active, BTEqualStrategyNumber,
-				F_INT2EQ, Int16GetDatum(active));
-	return row_fetch(rel, InvalidOid, &key, 1);
-}
-
-/* Returns when an active table has become active. */
-static TimestampTz
-switched_at(int active)
-{
-	Relation	rel = catalog_open(CATALOG_FINISHED_RING, AccessShareLock,
-								   NULL);
-	HeapTuple	tuple = fetch_ring(rel, active);
-	TimestampTz result = HeapTupleIsValid(tuple) ?
-	DatumGetTimestampTz(row_getattr(rel, tuple,
-									Anum_finished_ring_switched_at)) :
-	DT_NOBEGIN;
-
-	table_close(rel, AccessShareLock);
-	return result;
-}
-
-static void
-make_active(int active, int next)
-{
-	Relation	rel = catalog_open(CATALOG_FINISHED_RING, RowExclusiveLock,
-								   NULL);
-	int			columns[2] = {
-		Anum_finished_ring_active, Anum_finished_ring_switched_at
-	};
-	Datum		values[2];
-
-	ereport(DEBUG1,
-			(errmsg_internal("table %d of the history becomes active", next)));
-	values[0] = Int16GetDatum(next);
-	values[1] = TimestampTzGetDatum(GetCurrentTimestamp());
-	row_set_columns(rel, fetch_ring(rel, active), 2, columns, values);
-
-	/* An update of a row does not make sessions read the table again. */
-	CacheInvalidateRelcache(rel);
-	table_close(rel, NoLock);
-}
-
 /*
  * Make the next table of a ring active, and empty before, if it is time.
  * Returns false if there is nothing to do before *again; else the caller
  * commits.
  */
 static bool
-turn_ring(int ring, TimestampTz *again)
+turn_ring(RingKind ring, TimestampTz *again)
 {
-	const FinishedRing *r = &finished_rings[ring];
+	const Ring *r = &catalog_rings[ring];
 	TimestampTz now = GetCurrentTimestamp();
-	int			active = catalog_active_finished(ring);
+	int			active = catalog_active_table(ring);
 	bool		has_rows = false;
 	int			next;
 	TimestampTz due;
@@ -388,7 +305,7 @@ turn_ring(int ring, TimestampTz *again)
 	/* A superuser has deleted the row of the ring. */
 	if (active == NO_SEGMENT)
 		return false;
-	for (int i = 0; i < r->ntables; i++)
+	for (int i = 0; i < r->n; i++)
 		has_rows |= catalog_has_pages(catalog_oid(CATALOG_FINISHED_0 +
 												  r->first + i));
 	if (!has_rows)
@@ -401,12 +318,12 @@ turn_ring(int ring, TimestampTz *again)
 		*again = Min(*again, now + LOOK_PAUSE);
 		return false;
 	}
-	next = r->first + (active - r->first + 1) % r->ntables;
+	next = r->first + (active - r->first + 1) % r->n;
 
 	/* A time in the future was written before the clock was set back. */
-	due = switched_at(active);
+	due = catalog_switched_at(ring);
 	due = due > now ? now :
-		due + Max(longest[ring] * USECS_PER_SEC / (r->ntables - 1), TURN_MIN);
+		due + Max(longest[ring] * USECS_PER_SEC / (r->n - 1), TURN_MIN);
 	if (turn_at[ring] <= now + r->keep_max * USECS_PER_SEC)
 		due = Max(due, turn_at[ring]);
 	if (due > now)
@@ -420,7 +337,10 @@ turn_ring(int ring, TimestampTz *again)
 	if (!catalog_has_pages(catalog_oid(CATALOG_FINISHED_0 + next)) ||
 		empty_table(next, ring))
 	{
-		make_active(active, next);
+		ereport(DEBUG1,
+				(errmsg_internal("table %d of the history becomes active",
+								 next)));
+		segment_write_active(ring, next);
 		turn_at[ring] = DT_NOBEGIN;
 	}
 	return true;
@@ -433,7 +353,7 @@ turn_ring(int ring, TimestampTz *again)
 bool
 finished_ring_step(void *arg)
 {
-	static int	last_ring = 0;
+	static RingKind last_ring = RING_FINISHED;
 	TimestampTz *again = arg;
 
 	*again = DT_NOEND;
@@ -441,14 +361,15 @@ finished_ring_step(void *arg)
 	{
 		remembered = catalog_queue_oid();
 		queues_generation = 0;
-		for (int i = 0; i < FINISHED_RINGS; i++)
+		for (int i = 0; i < RINGS; i++)
 			reads[i].table = NO_SEGMENT;
 	}
 
 	/* A ring with a large table must not keep the others from turning. */
-	for (int i = 0; i < FINISHED_RINGS; i++)
+	for (int i = RING_FINISHED; i < RINGS; i++)
 	{
-		last_ring = (last_ring + 1) % FINISHED_RINGS;
+		if (++last_ring == RINGS)
+			last_ring = RING_FINISHED;
 		if (turn_ring(last_ring, again))
 			return true;
 	}

@@ -53,10 +53,10 @@ typedef struct GroupPop
 } GroupPop;
 
 /* Counts the groups that this transaction has locked. */
-static XactList locks = {
+XactList	group_locks = {
 	.record_size = sizeof(XactRecord)
 };
-static XactList pops = {
+XactList	group_pops = {
 	.record_size = sizeof(GroupPop)
 };
 
@@ -112,14 +112,6 @@ group_make_room(const Queue *queue, MessageTable *table, HeapTuple tuple,
 
 /* --- Pops --- */
 
-/* To be called as the library is loaded. */
-void
-group_init(void)
-{
-	xact_register(&pops);
-	xact_register(&locks);
-}
-
 /*
  * The transaction has popped a message.  It counts toward the bound of its
  * group until the transaction ends.
@@ -131,7 +123,7 @@ group_record_pop(const Queue *queue, MessageTable *table, HeapTuple tuple)
 
 	if (!is_of_bounded_group(queue, tuple))
 		return;
-	pop = xact_add(&pops);
+	pop = xact_add(&group_pops);
 	pop->queue_id = queue->id;
 	pop->lane = message_lane(RelationGetDescr(table->heap), tuple);
 }
@@ -142,9 +134,9 @@ group_popped(int32 queue_id, LaneId lane)
 {
 	int			n = 0;
 
-	for (int i = 0; i < pops.n; i++)
+	for (int i = 0; i < group_pops.n; i++)
 	{
-		const GroupPop *pop = xact_record(&pops, i);
+		const GroupPop *pop = xact_record(&group_pops, i);
 
 		n += pop->queue_id == queue_id && lane_equals(pop->lane, lane);
 	}
@@ -184,13 +176,13 @@ group_try_lock(int32 queue_id, LaneId lane, bool *is_new)
 		return result != LOCKACQUIRE_NOT_AVAIL;
 
 	/* The lock table has room for some thousand locks only. */
-	if (locks.n == GROUP_LOCKS_MAX)
+	if (group_locks.n == GROUP_LOCKS_MAX)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("transaction has claimed from more than %d groups with a bound",
 						GROUP_LOCKS_MAX),
 				 errhint("Commit after each claim, or claim fewer messages.")));
-	(void) xact_add(&locks);
+	(void) xact_add(&group_locks);
 	return true;
 }
 
@@ -203,12 +195,13 @@ group_unlock(int32 queue_id, LaneId lane)
 {
 	LOCKTAG		tag;
 
-	Assert(locks.n > 0 &&
-		   ((XactRecord *) xact_record(&locks, locks.n - 1))->nest_level ==
+	Assert(group_locks.n > 0 &&
+		   ((XactRecord *) xact_record(&group_locks,
+									   group_locks.n - 1))->nest_level ==
 		   GetCurrentTransactionNestLevel());
 	set_group_tag(&tag, queue_id, lane);
 	LockRelease(&tag, ExclusiveLock, false);
-	locks.n--;
+	group_locks.n--;
 }
 
 /*

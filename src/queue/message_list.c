@@ -19,7 +19,6 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
-#include "utils/snapmgr.h"
 
 #include "catalog/message_table.h"
 #include "catalog/tables.h"
@@ -29,7 +28,6 @@
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
-#include "storage/segment.h"
 #include "util/settings.h"
 
 /* A list that goes to a result */
@@ -44,8 +42,6 @@ static MessageState row_state(const ScanRow *row, TimestampTz now);
 static bool body_contains(const ScanRow *row, Jsonb *part);
 static bool add_to_result(const ScanRow *row, TimestampTz now, void *arg);
 static bool count_message(const ScanRow *row, TimestampTz now, void *arg);
-static void add_found(const Queue *queue, FoundMessage *found,
-					  MessageResult *result);
 
 /*
  * Returns whether the message was pushed under the client id of this session.
@@ -105,7 +101,6 @@ message_list_each(const Queue *queue, const MessageFilter *filter,
 	MessageScan *scan;
 	ScanRow		row;
 
-	segment_push_snapshot();
 	scan = message_scan_begin_list(queue->id, filter->first_id,
 								   AccessShareLock);
 	while (left > 0 && message_scan_next(scan, &row))
@@ -129,7 +124,6 @@ message_list_each(const Queue *queue, const MessageFilter *filter,
 		MemoryContextReset(context);
 	}
 	message_scan_end(scan);
-	PopActiveSnapshot();
 	MemoryContextDelete(context);
 	return cut ? last : 0;
 }
@@ -156,8 +150,9 @@ message_list(const Queue *queue, const MessageFilter *filter,
 }
 
 /* Add a message that was found to the result, and close it. */
-static void
-add_found(const Queue *queue, FoundMessage *found, MessageResult *result)
+void
+message_list_found(const Queue *queue, FoundMessage *found,
+				   MessageResult *result)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
@@ -174,22 +169,7 @@ message_list_one(const Queue *queue, int64 id, MessageResult *result)
 	FoundMessage found;
 
 	if (message_find(queue->id, id, AccessShareLock, &found))
-		add_found(queue, &found, result);
-}
-
-/*
- * Add the message with this number and priority to the result, if it exists:
- * its segment is not known.
- */
-void
-message_list_number(const Queue *queue, int64 number, int priority,
-					MessageResult *result)
-{
-	FoundMessage found;
-
-	if (message_find_number(queue->id, number, priority, AccessShareLock,
-							&found))
-		add_found(queue, &found, result);
+		message_list_found(queue, &found, result);
 }
 
 /* Count a message, which has not expired, by its state. */

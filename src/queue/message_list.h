@@ -72,8 +72,8 @@ extern int64 message_list(const Queue *queue, const MessageFilter *filter,
 						  MessageResult *result);
 extern void message_list_one(const Queue *queue, int64 id,
 							 MessageResult *result);
-extern void message_list_number(const Queue *queue, int64 number,
-								int priority, MessageResult *result);
+extern void message_list_found(const Queue *queue, FoundMessage *found,
+							   MessageResult *result);
 extern void message_list_add(StateCounts *counts, const ScanRow *row,
 							 TimestampTz now);
 extern void message_list_count(const Queue *queue, MessageCounts *counts);

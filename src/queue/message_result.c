@@ -4,10 +4,9 @@
  *	  Messages that a function returns: rows of type queue_message.
  *
  * NOTES
- *	  A MessageResult is set up with message_result_to_store() or
- *	  message_result_to_array().  Claims and lists then add messages to it in
- *	  the same way.  Rows that go to a tuplestore may be others, for the
- *	  functions of visibility_api.c.
+ *	  Claims and lists add messages to a MessageResult in the same way, whether
+ *	  it has a tuplestore or an array.  Rows that go to a tuplestore may be
+ *	  others, for the functions of visibility_api.c.
  *
  * src/queue/message_result.c
  *
@@ -36,27 +35,6 @@ static void put_hidden_message(MessageResult *result, int64 base,
 							   const MessageForm *form);
 static void add_message_to_array(MessageResult *result, const Datum *values,
 								 const bool *isnull);
-
-/* Collect messages in a tuplestore for rows of type queue_message. */
-void
-message_result_to_store(MessageResult *result, Tuplestorestate *store,
-						TupleDesc desc)
-{
-	memset(result, 0, sizeof(MessageResult));
-	result->store = store;
-	result->store_desc = desc;
-}
-
-/* Collect up to size messages in an array, with copies of all values. */
-void
-message_result_to_array(MessageResult *result, MemoryContext context,
-						int size)
-{
-	memset(result, 0, sizeof(MessageResult));
-	result->context = context;
-	result->messages = MemoryContextAlloc(context,
-										  size * sizeof(ResultMessage));
-}
 
 static void
 add_message_to_array(MessageResult *result, const Datum *values,

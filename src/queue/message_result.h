@@ -63,7 +63,7 @@ typedef struct MessageResult
 	TupleDesc	store_desc;
 	bool		no_bodies;		/* these are NULL, where rows show how
 								 * messages are hidden */
-	ResultMessage *messages;	/* the array */
+	ResultMessage *messages;	/* the array, large enough; with copies */
 	int			n;				/* messages in it */
 	MemoryContext context;		/* of the array and of what it points to */
 
@@ -72,10 +72,6 @@ typedef struct MessageResult
 	char		claim_id[CLAIM_ID_LENGTH + 1];	/* as text */
 } MessageResult;
 
-extern void message_result_to_store(MessageResult *result,
-									Tuplestorestate *store, TupleDesc desc);
-extern void message_result_to_array(MessageResult *result,
-									MemoryContext context, int size);
 extern void message_result_add(MessageResult *result, const Queue *queue,
 							   TupleDesc desc, HeapTuple tuple,
 							   TimestampTz now);

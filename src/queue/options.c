@@ -169,14 +169,11 @@ static const Option options[] = {
 
 pg_noreturn static void option_type_error(const Option *option);
 static int	bound_value(const OptionBound *bound);
-static int	parse_integer_option(const Option *option, const JsonbValue *v,
-								 bool check);
-static double parse_number_option(const Option *option, const JsonbValue *v,
-								  bool check);
-static bool parse_boolean_option(const Option *option, const JsonbValue *v,
-								 bool check);
-static int64 parse_message_number(const Option *option, const JsonbValue *v,
-								  bool check);
+static bool has_type_of_option(const Option *option, const JsonbValue *v,
+							   int64 *integer);
+static int	integer_of_option(const Option *option, int64 value, bool check);
+static double number_of_option(const Option *option, const JsonbValue *v,
+							   bool check);
 static void parse_dead_queue(const Option *option, const JsonbValue *v,
 							 Queue *queue, bool check);
 static bool is_reserved_key(const char *key);
@@ -209,23 +206,28 @@ bound_value(const OptionBound *bound)
 	return bound->setting != NULL ? *bound->setting : bound->constant;
 }
 
-/*
- * Read an option, whose value is NULL if the metadata does not have it; without
- * "check" a wrong value counts as none.
- */
-static int
-parse_integer_option(const Option *option, const JsonbValue *v, bool check)
+/* Returns whether a value has the type of the option; gets an integer. */
+static bool
+has_type_of_option(const Option *option, const JsonbValue *v, int64 *integer)
 {
-	int64		value;
-
-	if (v == NULL)
-		return option->default_value;
-	if (!json_integer(v, &value))
+	switch (option->type)
 	{
-		if (check)
-			option_type_error(option);
-		return option->default_value;
+		case OPTION_INTEGER:
+		case OPTION_MESSAGE_NUMBER:
+			return json_integer(v, integer);
+		case OPTION_NUMBER:
+			return v->type == jbvNumeric;
+		case OPTION_BOOLEAN:
+			return v->type == jbvBool;
+		case OPTION_QUEUE_NAME:
+			return v->type == jbvString;
 	}
+	return false;
+}
+
+static int
+integer_of_option(const Option *option, int64 value, bool check)
+{
 	if (check)
 		arg_check_bounds(option->key, value,
 						 bound_value(&option->min), option->min.setting_name,
@@ -237,22 +239,14 @@ parse_integer_option(const Option *option, const JsonbValue *v, bool check)
 }
 
 static double
-parse_number_option(const Option *option, const JsonbValue *v, bool check)
+number_of_option(const Option *option, const JsonbValue *v, bool check)
 {
 	int			min = bound_value(&option->min);
 	int			max = bound_value(&option->max);
-	double		value;
+	double		value =
+	DatumGetFloat8(DirectFunctionCall1(numeric_float8_no_overflow,
+									   NumericGetDatum(v->val.numeric)));
 
-	if (v == NULL)
-		return option->default_value;
-	if (v->type != jbvNumeric)
-	{
-		if (check)
-			option_type_error(option);
-		return option->default_value;
-	}
-	value = DatumGetFloat8(DirectFunctionCall1(numeric_float8_no_overflow,
-											   NumericGetDatum(v->val.numeric)));
 	if (value >= min && value <= max &&
 		!(option->excludes_min && value == min))
 		return value;
@@ -266,26 +260,6 @@ parse_number_option(const Option *option, const JsonbValue *v, bool check)
 						option->key, min, max),
 				 errhint("%s", option->hint)));
 	return option->default_value;
-}
-
-static bool
-parse_boolean_option(const Option *option, const JsonbValue *v, bool check)
-{
-	if (v != NULL && v->type != jbvBool && check)
-		option_type_error(option);
-	return v != NULL && v->type == jbvBool && v->val.boolean;
-}
-
-static int64
-parse_message_number(const Option *option, const JsonbValue *v, bool check)
-{
-	int64		value;
-
-	if (v != NULL && json_integer(v, &value))
-		return value;
-	if (v != NULL && check)
-		option_type_error(option);
-	return NOT_OF_PGMQ;
 }
 
 /*
@@ -316,13 +290,7 @@ parse_dead_queue(const Option *option, const JsonbValue *v, Queue *queue,
 {
 	queue->dead_queue[0] = '\0';
 	queue->dead_named = v != NULL;
-	if (v == NULL)
-	{
-		/* It needs none unless messages can be exhausted. */
-		if (queue->max_claim_count >= 0)
-			options_set_default_dead_queue(queue, check);
-	}
-	else if (v->type == jbvString)
+	if (v != NULL)
 	{
 		char	   *name = pnstrdup(v->val.string.val, v->val.string.len);
 
@@ -330,8 +298,10 @@ parse_dead_queue(const Option *option, const JsonbValue *v, Queue *queue,
 			queue_check_name(name, option->key);
 		strlcpy(queue->dead_queue, name, sizeof(queue->dead_queue));
 	}
-	else if (check)
-		option_type_error(option);
+
+	/* It needs none unless messages can be exhausted. */
+	else if (queue->max_claim_count >= 0)
+		options_set_default_dead_queue(queue, check);
 }
 
 /*
@@ -346,25 +316,34 @@ options_parse(Jsonb *metadata, Queue *queue, bool check)
 		const Option *option = &options[i];
 		void	   *field = (char *) queue + option->field;
 		JsonbValue	found;
-		JsonbValue *v = json_field(metadata, option->key, &found) ? &found :
-		NULL;
+		JsonbValue *v = NULL;
+		int64		integer = 0;
 
+		if (json_field(metadata, option->key, &found))
+		{
+			if (has_type_of_option(option, &found, &integer))
+				v = &found;
+			else if (check)
+				option_type_error(option);
+		}
 		switch (option->type)
 		{
 			case OPTION_INTEGER:
-				*(int *) field = parse_integer_option(option, v, check);
+				*(int *) field = v == NULL ? option->default_value :
+					integer_of_option(option, integer, check);
 				break;
 			case OPTION_NUMBER:
-				*(double *) field = parse_number_option(option, v, check);
+				*(double *) field = v == NULL ? option->default_value :
+					number_of_option(option, v, check);
 				break;
 			case OPTION_BOOLEAN:
-				*(bool *) field = parse_boolean_option(option, v, check);
+				*(bool *) field = v != NULL && v->val.boolean;
 				break;
 			case OPTION_QUEUE_NAME:
 				parse_dead_queue(option, v, queue, check);
 				break;
 			case OPTION_MESSAGE_NUMBER:
-				*(int64 *) field = parse_message_number(option, v, check);
+				*(int64 *) field = v == NULL ? NOT_OF_PGMQ : integer;
 				break;
 		}
 	}

@@ -47,8 +47,6 @@
 
 static int	compare_to_id(const void *id, const void *entry);
 static bool has_rows(CatalogRelation table, int32 queue_id);
-static void describe_row(Relation rel, HeapTuple tuple,
-						 QueueDescription *description);
 static void fill_queue_row(const char *name, Jsonb *metadata, Oid owner,
 						   int32 source_id, Datum *values, bool *isnull);
 
@@ -309,32 +307,22 @@ queue_all(const char *project, QueueFilter filter, int *n)
 	return queues;
 }
 
-/* The values may point into the row. */
-static void
-describe_row(Relation rel, HeapTuple tuple, QueueDescription *description)
-{
-	description->name = DatumGetTextPP(row_getattr(rel, tuple,
-												   Anum_queue_name));
-	description->metadata =
-		DatumGetJsonbP(row_getattr(rel, tuple, Anum_queue_metadata));
-	description->created_at =
-		DatumGetTimestampTz(row_getattr(rel, tuple, Anum_queue_created_at));
-	description->paused = DatumGetBool(row_getattr(rel, tuple,
-												   Anum_queue_paused));
-}
-
 /*
  * Describe a queue of the session's project.  Returns false if there is no
  * such queue; it is an error if it is on another server.
  */
 bool
-queue_describe(const char *name, QueueDescription *description)
+queue_describe(const char *name, QueueSummary *queue, Jsonb **metadata)
 {
 	Relation	rel = catalog_open_queues(AccessShareLock);
 	HeapTuple	tuple = queue_table_fetch(rel, name);
 
 	if (HeapTupleIsValid(tuple))
-		describe_row(rel, tuple, description);
+	{
+		queue_table_summarize(rel, tuple, queue);
+		*metadata = DatumGetJsonbP(row_getattr(rel, tuple,
+											   Anum_queue_metadata));
+	}
 	table_close(rel, AccessShareLock);
 	if (!HeapTupleIsValid(tuple))
 		(void) shard_check_missing(name);
@@ -365,7 +353,7 @@ queue_list(text *marker, int limit, text *pattern,
 	row_scan_begin(&scan, rel, catalog_oid(CATALOG_QUEUE_NAME_INDEX), keys, 2);
 	while (limit > 0 && HeapTupleIsValid(tuple = row_scan_next(&scan)))
 	{
-		QueueDescription description;
+		QueueSummary queue;
 
 		CHECK_FOR_INTERRUPTS();
 		if (pattern != NULL &&
@@ -375,11 +363,12 @@ queue_list(text *marker, int limit, text *pattern,
 															  Anum_queue_name),
 												  PointerGetDatum(pattern))))
 			continue;
-		describe_row(rel, tuple, &description);
-		if (!shard_is_local(setting_project,
-							text_to_cstring(description.name)))
+		queue_table_summarize(rel, tuple, &queue);
+		if (!shard_is_local(setting_project, queue.name))
 			continue;
-		callback(&description, arg);
+		callback(&queue, DatumGetJsonbP(row_getattr(rel, tuple,
+													Anum_queue_metadata)),
+				 arg);
 		limit--;
 	}
 	row_scan_end(&scan);

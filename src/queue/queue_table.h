@@ -89,16 +89,8 @@ typedef struct QueueEntry
 /* Returns whether this row of the table is to be in a list. */
 typedef bool (*QueueFilter) (Relation rel, HeapTuple tuple);
 
-/* What queue_get returns */
-typedef struct QueueDescription
-{
-	text	   *name;
-	Jsonb	   *metadata;
-	TimestampTz created_at;
-	bool		paused;
-} QueueDescription;
-
-typedef void (*QueueListCallback) (const QueueDescription *queue, void *arg);
+typedef void (*QueueListCallback) (const QueueSummary *queue, Jsonb *metadata,
+								   void *arg);
 
 /* Rows of the table, which the caller has opened */
 extern HeapTuple queue_table_fetch(Relation rel, const char *name);
@@ -120,7 +112,8 @@ extern List *queue_referring(int attribute, int32 id);
 extern QueueEntry *queue_all(const char *project, QueueFilter filter,
 							 int *n);
 extern void *queue_find_entry(void *array, int n, Size size, int32 id);
-extern bool queue_describe(const char *name, QueueDescription *description);
+extern bool queue_describe(const char *name, QueueSummary *queue,
+						   Jsonb **metadata);
 extern void queue_list(text *marker, int limit, text *pattern,
 					   QueueListCallback callback, void *arg);
 

@@ -99,8 +99,6 @@ static bool row_is_readable(Relation rel, HeapTuple tuple,
 static bool is_readable_here(Relation rel, HeapTuple tuple);
 static bool cached_is_claimable(int32 id, const char *project,
 								QueueSummary *summary, Queue *queue);
-static QueueResult find_claimable(int32 id, const char *project,
-								  QueueSummary *summary, Queue *queue);
 static bool is_first_notice(char about, const char *name);
 
 /* --- Names --- */
@@ -323,7 +321,7 @@ row_is_readable(Relation rel, HeapTuple tuple, const QueueSummary *summary,
 
 /*
  * Returns whether the cache has the queue with this id, and the current role
- * may claim from it.  Sets what find_claimable() sets.
+ * may claim from it.  Sets what queue_check_claimable() sets.
  */
 static bool
 cached_is_claimable(int32 id, const char *project, QueueSummary *summary,
@@ -363,10 +361,14 @@ cached_is_claimable(int32 id, const char *project, QueueSummary *summary,
  * Find a queue by its id.  Returns QUEUE_OK if the current role may claim from
  * it, it is of this project, or of any if that is NULL, here, and not paused;
  * then sets the names in the summary, and *queue unless that is NULL.
+ *
+ * QUEUE_DENIED holds until there is an invalidation message
+ * (catalog_generation); QUEUE_MISSING does not, as the transaction that
+ * creates the queue sends none.
  */
-static QueueResult
-find_claimable(int32 id, const char *project, QueueSummary *summary,
-			   Queue *queue)
+QueueResult
+queue_check_claimable(int32 id, const char *project, QueueSummary *summary,
+					  Queue *queue)
 {
 	QueueResult result = QUEUE_MISSING;
 	Relation	rel;
@@ -408,35 +410,6 @@ find_claimable(int32 id, const char *project, QueueSummary *summary,
 	}
 	table_close(rel, AccessShareLock);
 	return result;
-}
-
-/*
- * Returns whether the current role may claim from the queue with this id.
- * Sets its name, for which the caller has QUEUE_NAME_LENGTH + 1 bytes, and
- * reads the queue, unless that is NULL.
- * QUEUE_DENIED holds until there is an invalidation message
- * (catalog_generation); QUEUE_MISSING does not, as the transaction that
- * creates the queue sends none.
- */
-QueueResult
-queue_check_claimable(int32 id, char *name, Queue *queue)
-{
-	QueueSummary summary;
-	QueueResult result = find_claimable(id, setting_project, &summary, queue);
-
-	if (result == QUEUE_OK)
-		strlcpy(name, summary.name, sizeof(summary.name));
-	return result;
-}
-
-/*
- * Read the queue with this id, of any project.  Returns whether the current
- * role may claim from it.  Sets the names in the summary.
- */
-bool
-queue_find_in_projects(int32 id, QueueSummary *summary, Queue *queue)
-{
-	return find_claimable(id, NULL, summary, queue) == QUEUE_OK;
 }
 
 /* Filter of queue_all(), for the session's project */

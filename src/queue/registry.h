@@ -32,9 +32,8 @@ extern QueueResult queue_find_as(const char *name, Oid role,
 								 QueueAccess access, Queue *queue);
 
 /* What the current role may claim from */
-extern QueueResult queue_check_claimable(int32 id, char *name, Queue *queue);
-extern bool queue_find_in_projects(int32 id, QueueSummary *summary,
-								   Queue *queue);
+extern QueueResult queue_check_claimable(int32 id, const char *project,
+										 QueueSummary *summary, Queue *queue);
 extern QueueEntry *queue_list_readable(int *n);
 extern bool queue_may_inspect(int32 id, Oid role);
 

@@ -121,7 +121,7 @@ static void remove_entry_if_unused(Oid role);
 static void check_roles_before_end(XactEvent event);
 static void reset_nremoved_at_end(XactEvent event);
 
-static XactList unchecked_roles = {
+XactList	unchecked_roles = {
 	.record_size = sizeof(UncheckedRole),
 	.before_end = check_roles_before_end,
 	.end = reset_nremoved_at_end
@@ -129,12 +129,6 @@ static XactList unchecked_roles = {
 
 /* References that this transaction has removed */
 static int	nremoved = 0;
-
-void
-role_init(void)
-{
-	xact_register(&unchecked_roles);
-}
 
 /* The first superuser cannot be dropped, and needs no entry. */
 static bool

@@ -13,7 +13,9 @@
 #include "nodes/parsenodes.h"
 #include "utils/rel.h"
 
-extern void role_init(void);
+#include "util/xact.h"
+
+extern XactList unchecked_roles;
 
 /* Recording the roles that queues refer to */
 extern void role_check(Oid role);

@@ -61,7 +61,6 @@
 #include "storage/message_scan.h"
 #include "storage/pending.h"
 #include "storage/row.h"
-#include "storage/segment.h"
 #include "util/errcodes.h"
 #include "util/hash.h"
 #include "util/limits.h"
@@ -362,13 +361,11 @@ shard_change(int shard)
 void
 shard_count_copied(int32 queue_id)
 {
-	MessageScan *scan;
+	MessageScan *scan = message_scan_begin_list(queue_id, PG_INT64_MIN,
+												AccessShareLock);
 	ScanRow		row;
 
-	segment_push_snapshot();
-	scan = message_scan_begin_list(queue_id, PG_INT64_MIN, AccessShareLock);
 	while (message_scan_next(scan, &row))
 		message_count(row.table, row.tuple);
 	message_scan_end(scan);
-	PopActiveSnapshot();
 }

@@ -49,7 +49,7 @@ static void init_awaits(void *area);
 static int	condition_number(int64 message);
 static void wake_sessions(XactEvent event);
 
-static XactList callbacks = {.end = wake_sessions};
+XactList	await_callbacks = {.end = wake_sessions};
 
 static void
 init_awaits(void *area)
@@ -72,13 +72,6 @@ static int
 condition_number(int64 message)
 {
 	return hash_in_database(message) % CONDITIONS;
-}
-
-/* To be called once, when the library is loaded. */
-void
-await_state_register_callbacks(void)
-{
-	xact_register(&callbacks);
 }
 
 /*

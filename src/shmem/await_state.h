@@ -12,8 +12,11 @@
 
 #include "storage/condition_variable.h"
 
+#include "util/xact.h"
+
+extern XactList await_callbacks;
+
 extern void await_state_init(void);
-extern void await_state_register_callbacks(void);
 extern ConditionVariable *await_state_condition(int64 message);
 extern void await_state_finished(int64 message);
 

@@ -24,7 +24,7 @@
  *	  a worker is started, or has to read the handlers again.  They record
  *	  that here, and the consequences follow at the end of the transaction,
  *	  before its pending changes are returned to the availability maps
- *	  (pending.c; callbacks run in the order of their registration).  This
+ *	  (pending.c; module.c has the order of the callbacks).  This
  *	  order matters: the return makes the worker visit the queue, and if its
  *	  copy of the handlers did not count as outdated by then, it could leave
  *	  the queue alone as still paused.
@@ -74,7 +74,7 @@ static void database_end(XactEvent event);
  * The list has no records, so the rollback of a subtransaction takes nothing
  * back: at worst the worker looks for something that is not there.
  */
-static XactList callbacks = {
+XactList	database_callbacks = {
 	.record_size = sizeof(XactRecord),
 	.end = database_end
 };
@@ -102,7 +102,6 @@ init_databases(void *area)
 		pg_atomic_init_u64(&state->maps_restored, 0);
 		pg_atomic_init_u64(&state->full_visit_at, 0);
 		pg_atomic_init_u32(&state->flags, 0);
-		pg_atomic_init_u32(&state->history_tables, 0);
 		pg_atomic_init_u64(&state->batches_lost, 0);
 		for (int j = 0; j < WORKER_COUNTERS; j++)
 			pg_atomic_init_u64(&state->counters[j], 0);
@@ -117,16 +116,6 @@ database_init(void)
 {
 	shmem_add_area(&databases, sizeof(SharedDatabases), LOCK_DATABASES,
 				   init_databases, NULL);
-}
-
-/*
- * To be called once, when the library is loaded, before pending_init(); see
- * NOTES.
- */
-void
-database_register_callbacks(void)
-{
-	xact_register(&callbacks);
 }
 
 /* --- Entries of the array --- */
@@ -182,7 +171,6 @@ database_find(Oid database, bool make)
 	for (int i = 0; i < WORKER_COUNTERS; i++)
 		pg_atomic_write_u64(&unused->counters[i], 0);
 	pg_atomic_write_u32(&unused->flags, 0);
-	pg_atomic_write_u32(&unused->history_tables, 0);
 	unused->batches = 0;
 	depth_state_reset(&unused->depths);
 	pg_atomic_write_u32(&unused->ring.extension, InvalidOid);
@@ -376,35 +364,17 @@ database_take_flag(DatabaseFlag flag)
 }
 
 /*
- * A row is about to be written into this table of the history, which is locked
- * for that: the worker has to look at its tables, a little later.
+ * A row is about to be written into the history: the worker has to look at its
+ * tables, a little later.
  */
 void
-database_history_written(int table)
+database_history_written(void)
 {
-	uint32		bit = (uint32) 1 << table;
-
-	if (database_mine() == NULL)
-		return;
-	if ((pg_atomic_read_u32(&mine->history_tables) & bit) == 0)
-		pg_atomic_fetch_or_u32(&mine->history_tables, bit);
-	if ((pg_atomic_read_u32(&mine->flags) & DATABASE_HISTORY) != 0)
+	if (database_mine() == NULL ||
+		(pg_atomic_read_u32(&mine->flags) & DATABASE_HISTORY) != 0)
 		return;
 	database_set_flag(mine, DATABASE_HISTORY);
 	database_wake(GetCurrentTimestamp() + HISTORY_PAUSE, false);
-}
-
-/*
- * Returns whether rows may have been written into this table since the last
- * call of this.  The caller has locked it against writers.
- */
-bool
-database_take_history_table(int table)
-{
-	uint32		bit = (uint32) 1 << table;
-
-	return database_mine() != NULL &&
-		(pg_atomic_fetch_and_u32(&mine->history_tables, ~bit) & bit) != 0;
 }
 
 /* Set the latch of this database's worker, whatever it waits for. */

@@ -16,6 +16,7 @@
 
 #include "shmem/depth_state.h"
 #include "shmem/segment_state.h"
+#include "util/xact.h"
 
 #define DATABASES_MAX			256
 #define WORKER_ERROR_LENGTH		256
@@ -100,9 +101,6 @@ typedef struct DatabaseState
 	int			last_batch;		/* batches to be probed; protected by the lock
 								 * of batch_state.c */
 	pg_atomic_uint32 flags;		/* a bit for each DatabaseFlag */
-	pg_atomic_uint32 history_tables;	/* a bit for each table that was
-										 * written since the worker has begun
-										 * to read it */
 	pg_atomic_uint64 batches_lost;	/* how often all batches had to be probed */
 	pg_atomic_uint64 counters[WORKER_COUNTERS];
 	DepthState	depths;			/* see there */
@@ -124,7 +122,7 @@ extern SharedDatabases *databases;
 
 /* Set-up */
 extern void database_init(void);
-extern void database_register_callbacks(void);
+extern XactList database_callbacks;
 
 /* Entries of the array */
 extern DatabaseState *database_of(Oid database);
@@ -142,8 +140,7 @@ extern void database_wake_launcher(void);
 extern void database_start_launcher_by(void (*function) (void));
 extern void database_set_flag(DatabaseState *state, DatabaseFlag flag);
 extern bool database_take_flag(DatabaseFlag flag);
-extern void database_history_written(int table);
-extern bool database_take_history_table(int table);
+extern void database_history_written(void);
 extern void database_set_latch(pg_atomic_uint32 *proc);
 extern void database_map_missing(DatabaseState *state, TimestampTz due);
 extern void database_vacate(Oid database);

@@ -129,7 +129,7 @@ segment_state_own(void)
 	 */
 	for (int i = 0; i < ALL_SEGMENTS; i++)
 		has_rows[i] = catalog_has_pages(catalog_segment_oid(i)) ||
-			i == catalog_active_segment(segment_kind(i));
+			i == catalog_active_table(segment_kind(i));
 
 	shmem_lock(&databases->lock, LW_EXCLUSIVE);
 

@@ -45,7 +45,7 @@
  * To be increased when the meaning of something shared changes, and no size
  * does.
  */
-#define LAYOUT_VERSION	7
+#define LAYOUT_VERSION	8
 
 /*
  * The size of the named segment.  It stays the same in all versions of the

@@ -20,7 +20,7 @@
  *	  grow by one version for each busy queue and second for as long as
  *	  something holds back vacuum.  The counters, and an error once there was
  *	  one, have a fixed offset and width in the row.  They are overwritten
- *	  where they are (row_change_in_place): under an exclusive lock on the
+ *	  where they are (row_act_in_place): under an exclusive lock on the
  *	  page, WAL-logged, visible to all snapshots at once, and not undone when
  *	  the transaction aborts.  Only the worker of the database writes rows.
  *
@@ -180,7 +180,6 @@ counters_flush_errors(int64 *expired)
 void
 counters_read(int32 queue_id, CounterRow *row)
 {
-	const CountRecord *record;
 	QueueError	error;
 	char	   *copy;
 
@@ -199,8 +198,10 @@ counters_read(int32 queue_id, CounterRow *row)
 		row->error_at = error.error_at;
 	}
 	counters_table_read(row);
-	for (int i = 0; (record = counts_record(i)) != NULL; i++)
+	for (int i = 0; i < count_records.n; i++)
 	{
+		const CountRecord *record = xact_record(&count_records, i);
+
 		if (record->queue_id != row->queue_id ||
 			record->extension != row->extension)
 			continue;
@@ -234,7 +235,6 @@ counters_with_errors(void)
 	Relation	rel = catalog_open(CATALOG_JOB_COUNTER, AccessShareLock, NULL);
 	RowScan		scan;
 	HeapTuple	tuple;
-	const CountRecord *record;
 	List	   *ids = NIL;
 	QueueError	error;
 	int			from = 0;
@@ -252,9 +252,13 @@ counters_with_errors(void)
 	}
 	row_scan_end(&scan);
 	table_close(rel, AccessShareLock);
-	for (int i = 0; (record = counts_record(i)) != NULL; i++)
+	for (int i = 0; i < count_records.n; i++)
+	{
+		const CountRecord *record = xact_record(&count_records, i);
+
 		if (record->error != NULL)
 			ids = lappend_int(ids, record->queue_id);
+	}
 	list_sort(ids, list_int_cmp);
 	return ids;
 }
@@ -308,7 +312,7 @@ add_counts_of_map(CounterRow *row, bool take)
 	LWLockRelease(&map->lock);
 }
 
-/* Callback of row_change_in_place, with the page locked: must not fail. */
+/* Callback of row_act_in_place, with the page locked: must not fail. */
 static void
 add_counts_in_place(HeapTuple tuple, void *arg)
 {
@@ -414,8 +418,8 @@ counters_table_add(CounterRow *add)
 			 heap_attisnull(tuple, Anum_job_counter_last_error, NULL))
 		write_first_error(rel, tuple, add);
 	else
-		done = row_change_in_place(rel, &tuple->t_self, add_counts_in_place,
-								   add);
+		done = row_act_in_place(rel, &tuple->t_self, true,
+								add_counts_in_place, add);
 	PopActiveSnapshot();
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
@@ -425,7 +429,7 @@ counters_table_add(CounterRow *add)
 
 /* --- Reading a row --- */
 
-/* Callback of row_read_in_place, with the page locked. */
+/* Callback of row_act_in_place, with the page locked. */
 static void
 read_counts_in_place(HeapTuple tuple, void *arg)
 {
@@ -482,7 +486,8 @@ counters_table_read(CounterRow *row)
 
 	/* If the row was updated meanwhile, read the new version. */
 	while (HeapTupleIsValid(tuple) &&
-		   !row_read_in_place(rel, &tuple->t_self, read_counts_in_place, row))
+		   !row_act_in_place(rel, &tuple->t_self, false,
+							 read_counts_in_place, row))
 	{
 		CHECK_FOR_INTERRUPTS();
 		tuple = fetch_counter_row(rel, index, row->queue_id);

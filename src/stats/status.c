@@ -26,9 +26,7 @@
 #include "postgres.h"
 
 #include "access/genam.h"
-#include "access/stratnum.h"
 #include "access/tableam.h"
-#include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -42,6 +40,7 @@
 #include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
+#include "storage/message_scan.h"
 #include "storage/row.h"
 #include "storage/segment.h"
 #include "util/compat.h"
@@ -194,23 +193,13 @@ static void
 search_range(OldestScan *scan, int32 queue_id, const MessageRange *range)
 {
 	int64		end = Min(range->last + 1, scan->first);
-	ScanKeyData keys[4];
-	int			nkeys = 0;
+	bool		all = range->priority == ALL_PRIORITIES;
+	ScanKeyData keys[MESSAGE_KEYS_MAX];
+	int			nkeys =
+	message_scan_keys(keys, false, queue_id, range->priority,
+					  all ? PG_INT64_MIN : message_id_make(range->first, 0, 0),
+					  all ? PG_INT64_MAX : message_id_make(end, 0, 0) - 1);
 
-	ScanKeyInit(&keys[nkeys++], Anum_message_idx_queue_id,
-				BTEqualStrategyNumber, F_INT4EQ, Int32GetDatum(queue_id));
-	if (range->priority != ALL_PRIORITIES)
-	{
-		ScanKeyInit(&keys[nkeys++], Anum_message_idx_priority,
-					BTEqualStrategyNumber, F_INT2EQ,
-					Int16GetDatum(range->priority));
-		ScanKeyInit(&keys[nkeys++], Anum_message_idx_id,
-					BTGreaterEqualStrategyNumber, F_INT8GE,
-					Int64GetDatum(message_id_make(range->first, 0, 0)));
-		ScanKeyInit(&keys[nkeys++], Anum_message_idx_id,
-					BTLessStrategyNumber, F_INT8LT,
-					Int64GetDatum(message_id_make(end, 0, 0)));
-	}
 	for (int i = 0; i < MESSAGE_SEGMENTS && scan->left > 0; i++)
 		if (segment_may_hold(i, range->first, end - 1))
 		{

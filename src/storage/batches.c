@@ -49,7 +49,6 @@
 #include "storage/batches.h"
 #include "storage/message_row.h"
 #include "storage/row.h"
-#include "storage/segment.h"
 #include "util/compat.h"
 #include "util/xact.h"
 
@@ -60,7 +59,6 @@
 
 static void read_batch_row(Relation rel, HeapTuple tuple, Batch *batch);
 static BatchRecord *batch_record(int64 id);
-static int64 batch_of_message(MessageTable *table, HeapTuple tuple);
 static void write_parts(XactEvent event);
 static void report_batches(XactEvent event);
 static void roll_back_batches(int first);
@@ -68,18 +66,12 @@ static bool note_batch(MessageTable *table, TupleTableSlot *slot, void *arg);
 static bool count_message(MessageTable *table, TupleTableSlot *slot,
 						  void *arg);
 
-static XactList records = {
+XactList	batch_records = {
 	.record_size = sizeof(BatchRecord),
 	.before_end = write_parts,
 	.end = report_batches,
 	.roll_back = roll_back_batches
 };
-
-void
-batches_init(void)
-{
-	xact_register(&records);
-}
 
 /* --- Rows --- */
 
@@ -261,14 +253,15 @@ batch_record(int64 id)
 	int			level = GetCurrentTransactionNestLevel();
 	BatchRecord *record;
 
-	for (int i = records.n - 1; i >= 0 && i >= records.n - LOOK_BACK; i--)
+	for (int i = batch_records.n - 1;
+		 i >= Max(0, batch_records.n - LOOK_BACK); i--)
 	{
-		record = xact_record(&records, i);
+		record = xact_record(&batch_records, i);
 		if (record->batch == id && record->xact.nest_level == level)
 			return record;
 	}
 	database_join();
-	record = xact_add(&records);
+	record = xact_add(&batch_records);
 	record->batch = id;
 	return record;
 }
@@ -297,28 +290,18 @@ batches_record_added(int64 id, int64 n)
 	batch_record(id)->members += n;
 }
 
-/* Returns the batch that a message is a member of, or NO_BATCH. */
-static int64
-batch_of_message(MessageTable *table, HeapTuple tuple)
-{
-	/* The row of most messages ends before it. */
-	if (message_row_is_null(tuple, Anum_message_batch))
-		return NO_BATCH;
-	return DatumGetInt64(row_getattr(table->heap, tuple, Anum_message_batch));
-}
-
 /* A message was deleted for good, and if it fails, its batch counts that. */
 void
 batches_record_end(MessageTable *table, HeapTuple tuple, bool fails)
 {
-	int64		id = batch_of_message(table, tuple);
-	int64		member;
+	int64		member = message_row_id(tuple);
 	BatchRecord *record;
 
-	if (id == NO_BATCH)
+	/* The row of most messages ends before the column. */
+	if (message_row_is_null(tuple, Anum_message_batch))
 		return;
-	member = message_row_id(tuple);
-	record = batch_record(id);
+	record = batch_record(DatumGetInt64(row_getattr(table->heap, tuple,
+													Anum_message_batch)));
 	record->first = record->first == 0 ? member : Min(record->first, member);
 	record->last = Max(record->last, member);
 	record->failed += fails;
@@ -333,11 +316,12 @@ write_parts(XactEvent event)
 	/*
 	 * If the extension was dropped, the schema with its tables went with it.
 	 */
-	if (records.n == 0 || !OidIsValid(get_namespace_oid(CATALOG_SCHEMA, true)))
+	if (batch_records.n == 0 ||
+		!OidIsValid(get_namespace_oid(CATALOG_SCHEMA, true)))
 		return;
-	for (int i = 0; i < records.n; i++)
+	for (int i = 0; i < batch_records.n; i++)
 	{
-		BatchRecord *record = xact_record(&records, i);
+		BatchRecord *record = xact_record(&batch_records, i);
 		Datum		values[Natts_batch_part];
 		bool		isnull[Natts_batch_part] = {false};
 
@@ -354,13 +338,6 @@ write_parts(XactEvent event)
 	}
 	if (rel != NULL)
 		table_close(rel, NoLock);
-}
-
-/* Returns record i of this transaction, or NULL if there are not so many. */
-const BatchRecord *
-batches_record(int i)
-{
-	return i < records.n ? xact_record(&records, i) : NULL;
 }
 
 /*
@@ -382,8 +359,9 @@ batches_report(const BatchRecord *record, bool commit)
 static void
 report_batches(XactEvent event)
 {
-	for (int i = 0; i < records.n; i++)
-		batches_report(xact_record(&records, i), event != XACT_EVENT_ABORT);
+	for (int i = 0; i < batch_records.n; i++)
+		batches_report(xact_record(&batch_records, i),
+					   event != XACT_EVENT_ABORT);
 }
 
 /*
@@ -393,9 +371,9 @@ report_batches(XactEvent event)
 static void
 roll_back_batches(int first)
 {
-	for (int i = first; i < records.n; i++)
+	for (int i = first; i < batch_records.n; i++)
 	{
-		BatchRecord *record = xact_record(&records, i);
+		BatchRecord *record = xact_record(&batch_records, i);
 
 		record->first = record->last = 0;
 		record->members = record->failed = 0;
@@ -447,17 +425,14 @@ batches_insert_entries(MessageTable *table, HeapTuple *tuples,
  * that wait for the batch, or for all batches above that.  If it returns
  * false, the scan goes on with the next segment.
  *
- * The caller has called segment_push_snapshot().  Returns false if that has
- * become stale, or, unless "wait" is set, if a segment is locked.
+ * The caller has pushed the snapshot with this token.  Returns false if that
+ * has become stale, or, unless "wait" is set, if a segment is locked.
  */
 bool
-batches_scan(int64 id, BatchMessages which, int64 bound, LOCKMODE lockmode,
-			 bool wait, BatchCallback callback, void *arg)
+batches_scan(SnapshotToken token, int64 id, BatchMessages which, int64 bound,
+			 LOCKMODE lockmode, bool wait, BatchCallback callback, void *arg)
 {
 	bool		waiting = which != BATCH_MEMBERS;
-
-	/* The callback may push other snapshots. */
-	uint64		emptied = segment_emptied_before();
 	ScanKeyData keys[2];
 
 	if (which == BATCH_WAITING_ABOVE)
@@ -507,7 +482,7 @@ batches_scan(int64 id, BatchMessages which, int64 bound, LOCKMODE lockmode,
 		index_close(index, AccessShareLock);
 		message_table_close(&table, found && lockmode != AccessShareLock);
 	}
-	return !segment_emptied_since(emptied);
+	return !segment_snapshot_is_stale(token);
 }
 
 /* Callback of batches_scan: the lowest batch that is waited for */
@@ -532,9 +507,8 @@ batches_next_waiting(int64 id)
 {
 	int64		result = PG_INT64_MAX;
 
-	segment_push_snapshot();
-	(void) batches_scan(id, BATCH_WAITING_ABOVE, 0, AccessShareLock, false,
-						note_batch, &result);
+	(void) batches_scan(segment_push_snapshot(), id, BATCH_WAITING_ABOVE, 0,
+						AccessShareLock, false, note_batch, &result);
 	PopActiveSnapshot();
 	return result;
 }
@@ -557,16 +531,17 @@ batches_count(Batch *batch, int64 *unfinished, int64 *waiting)
 	/* What this transaction has done counts, too. */
 	write_parts(XACT_EVENT_PRE_COMMIT);
 	CommandCounterIncrement();
-	segment_push_snapshot();
 	for (;;)
 	{
+		SnapshotToken token = segment_push_snapshot();
+
 		*unfinished = *waiting = 0;
-		if (batches_scan(batch->id, BATCH_MEMBERS, PG_INT64_MAX,
+		if (batches_scan(token, batch->id, BATCH_MEMBERS, PG_INT64_MAX,
 						 AccessShareLock, true, count_message, unfinished) &&
-			batches_scan(batch->id, BATCH_WAITING, 0, AccessShareLock, true,
-						 count_message, waiting))
+			batches_scan(token, batch->id, BATCH_WAITING, 0, AccessShareLock,
+						 true, count_message, waiting))
 			break;
-		segment_renew_snapshot();
+		PopActiveSnapshot();
 	}
 	(void) batches_scan_parts(batch, false);
 	batch->completed -= *unfinished;

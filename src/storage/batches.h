@@ -15,6 +15,7 @@
 #include "utils/timestamp.h"
 
 #include "catalog/message_table.h"
+#include "storage/segment.h"
 #include "util/xact.h"
 
 /* A batch without an end: messages of no batch, or that wait for none */
@@ -51,7 +52,7 @@ typedef struct BatchRecord
 	int64		failed;			/* members that have failed */
 } BatchRecord;
 
-extern void batches_init(void);
+extern XactList batch_records;
 
 /* Rows */
 extern bool batches_next(int64 id, Batch *batch);
@@ -68,8 +69,7 @@ extern void batches_record_added(int64 id, int64 n);
 extern void batches_record_end(MessageTable *table, HeapTuple tuple,
 							   bool fails);
 
-/* When it has ended: the records are those from 0 on; NULL at the end */
-extern const BatchRecord *batches_record(int i);
+/* When it has ended */
 extern void batches_report(const BatchRecord *record, bool commit);
 
 /* Index entries of a message */
@@ -88,8 +88,8 @@ typedef bool (*BatchCallback) (MessageTable *table, TupleTableSlot *slot,
 							   void *arg);
 
 extern int64 batches_next_waiting(int64 id);
-extern bool batches_scan(int64 id, BatchMessages which, int64 upto,
-						 LOCKMODE lockmode, bool wait, BatchCallback callback,
-						 void *arg);
+extern bool batches_scan(SnapshotToken token, int64 id, BatchMessages which,
+						 int64 bound, LOCKMODE lockmode, bool wait,
+						 BatchCallback callback, void *arg);
 
 #endif							/* QUEUE_BATCHES_H */

@@ -37,6 +37,7 @@
 #include "postgres.h"
 
 #include "catalog/pg_type.h"
+#include "port/pg_bswap.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/memutils.h"
@@ -50,8 +51,10 @@
 #include "util/hash.h"
 
 #define CLAIM_ID_BYTES			(CLAIM_ID_LENGTH / 2)
-#define CLAIM_ID_SIGNED_BYTES	22
+#define CLAIM_ID_SIGNED_BYTES	(offsetof(ClaimId, priorities) + sizeof(int16))
 #define SIGNATURE_BYTES			(CLAIM_ID_BYTES - CLAIM_ID_SIGNED_BYTES)
+
+StaticAssertDecl(SIGNATURE_BYTES == sizeof(uint32), "a signature is an int");
 
 #define KEY_BYTES				32
 #define KEYS_STEP				8	/* the array grows by so many */
@@ -84,32 +87,25 @@ typedef struct KeptClaim
 static KeptClaim kept[CLAIMS_KEPT];
 static int	next_kept = 0;		/* the oldest one */
 
-static void put_bytes(unsigned char *to, uint64 value, int n);
-static uint64 get_bytes(const unsigned char *from, int n);
+static ClaimId swap_bytes(const ClaimId *claim);
 static void read_secrets(void);
 static void read_secret(Relation rel, HeapTuple tuple);
 static void sign_claim_id(int32 queue_id, const unsigned char *bytes,
 						  const unsigned char *key, unsigned char *signature);
 static bool has_valid_signature(int32 queue_id, const unsigned char *bytes);
 
-static void
-put_bytes(unsigned char *to, uint64 value, int n)
+/* To network byte order, in which an id has the fields, or from it */
+static ClaimId
+swap_bytes(const ClaimId *claim)
 {
-	for (int i = n - 1; i >= 0; i--)
-	{
-		to[i] = (unsigned char) value;
-		value >>= 8;
-	}
-}
+	ClaimId		result = {
+		.token = (int64) pg_hton64((uint64) claim->token),
+		.first = (int64) pg_hton64((uint64) claim->first),
+		.span = (int32) pg_hton32((uint32) claim->span),
+		.priorities = (int16) pg_hton16((uint16) claim->priorities)
+	};
 
-static uint64
-get_bytes(const unsigned char *from, int n)
-{
-	uint64		value = 0;
-
-	for (int i = 0; i < n; i++)
-		value = (value << 8) | from[i];
-	return value;
+	return result;
 }
 
 /*
@@ -171,11 +167,13 @@ sign_claim_id(int32 queue_id, const unsigned char *bytes,
 			  const unsigned char *key, unsigned char *signature)
 {
 	unsigned char input[4 + CLAIM_ID_SIGNED_BYTES];
+	uint32		value = pg_hton32((uint32) queue_id);
 
-	put_bytes(input, (uint32) queue_id, 4);
+	memcpy(input, &value, 4);
 	memcpy(input + 4, bytes, CLAIM_ID_SIGNED_BYTES);
-	put_bytes(signature, hash_siphash(key, (const char *) input, sizeof(input)),
-			  SIGNATURE_BYTES);
+	value = pg_hton32((uint32) hash_siphash(key, (const char *) input,
+											sizeof(input)));
+	memcpy(signature, &value, SIGNATURE_BYTES);
 }
 
 /* Returns whether the bytes end with a signature made with any of the keys. */
@@ -200,11 +198,9 @@ void
 claim_id_print(int32 queue_id, const ClaimId *claim, char *hex)
 {
 	unsigned char bytes[CLAIM_ID_BYTES];
+	ClaimId		fields = swap_bytes(claim);
 
-	put_bytes(bytes, (uint64) claim->token, 8);
-	put_bytes(bytes + 8, (uint64) claim->first, 8);
-	put_bytes(bytes + 16, (uint32) claim->span, 4);
-	put_bytes(bytes + 20, (uint16) claim->priorities, 2);
+	memcpy(bytes, &fields, CLAIM_ID_SIGNED_BYTES);
 	read_secrets();
 	sign_claim_id(queue_id, bytes, secrets[0].key,
 				  bytes + CLAIM_ID_SIGNED_BYTES);
@@ -222,6 +218,7 @@ claim_id_parse(int32 queue_id, const char *hex, ClaimId *claim)
 {
 	static const char digits[] = "0123456789abcdef";
 	unsigned char bytes[CLAIM_ID_BYTES] = {0};
+	ClaimId		fields;
 
 	if (strlen(hex) != CLAIM_ID_LENGTH)
 		return false;
@@ -237,10 +234,8 @@ claim_id_parse(int32 queue_id, const char *hex, ClaimId *claim)
 	if (!has_valid_signature(queue_id, bytes))
 		return false;
 
-	claim->token = (int64) get_bytes(bytes, 8);
-	claim->first = (int64) get_bytes(bytes + 8, 8);
-	claim->span = (int32) get_bytes(bytes + 16, 4);
-	claim->priorities = (int16) get_bytes(bytes + 20, 2);
+	memcpy(&fields, bytes, CLAIM_ID_SIGNED_BYTES);
+	*claim = swap_bytes(&fields);
 	return true;
 }
 

@@ -68,21 +68,12 @@ static void add_depths_to_map(AvailabilityMap *map, uint64 generation,
 							  const int64 *depths);
 static bool add_record_to_map(const CountRecord *record, bool with_depths);
 static void add_depths_now(AvailabilityMap *map, const int64 *depths);
-static void mark_end_counted(HeapTuple tuple, void *arg);
-static void counts_before_end(XactEvent event);
 static void counts_after_end(XactEvent event);
 
-static XactList records = {
+XactList	count_records = {
 	.record_size = sizeof(CountRecord),
-	.before_end = counts_before_end,
 	.end = counts_after_end
 };
-
-void
-counts_init(void)
-{
-	xact_register(&records);
-}
 
 /* --- Counting in a transaction --- */
 
@@ -98,9 +89,10 @@ count_record(int32 queue_id, const DepthChange *change)
 	Oid			extension = catalog_queue_oid();
 	CountRecord *record;
 
-	for (int i = records.n - 1; i >= 0 && i >= records.n - LOOK_BACK; i--)
+	for (int i = count_records.n - 1;
+		 i >= Max(0, count_records.n - LOOK_BACK); i--)
 	{
-		record = xact_record(&records, i);
+		record = xact_record(&count_records, i);
 		if (record->queue_id == queue_id &&
 			record->xact.nest_level == level &&
 			record->extension == extension &&
@@ -109,7 +101,10 @@ count_record(int32 queue_id, const DepthChange *change)
 			  record->depths.counted_in == change->counted_in)))
 			return record;
 	}
-	record = xact_add(&records);
+
+	/* The end of the transaction needs the database's entry. */
+	database_join();
+	record = xact_add(&count_records);
 	record->extension = extension;
 	record->queue_id = queue_id;
 	return record;
@@ -154,13 +149,6 @@ counts_set_error(int32 queue_id, const char *error)
 	memcpy(record->error, error, length);
 	record->error[length] = '\0';
 	record->error_at = GetCurrentTimestamp();
-}
-
-/* Returns record i of this transaction, or NULL if there are not so many. */
-const CountRecord *
-counts_record(int i)
-{
-	return i < records.n ? xact_record(&records, i) : NULL;
 }
 
 static bool
@@ -296,8 +284,8 @@ counts_end_claim(MessageTable *table, HeapTuple tuple,
 		return true;
 	if (!depth_publish_end_of_claim(form->claimed_until))
 		return false;
-	marked = row_change_in_place(table->heap, &tuple->t_self,
-								 mark_end_counted, &is_first);
+	marked = row_act_in_place(table->heap, &tuple->t_self, true,
+							  message_row_count_end, &is_first);
 
 	/* Otherwise a recount will meet the mark. */
 	position = depth_position(table->segment,
@@ -306,13 +294,6 @@ counts_end_claim(MessageTable *table, HeapTuple tuple,
 		add_depths_now(shmem_find_map(catalog_queue_oid(), form->queue_id),
 					   depths);
 	return marked;
-}
-
-/* Callback of row_change_in_place */
-static void
-mark_end_counted(HeapTuple tuple, void *arg)
-{
-	*(bool *) arg = message_row_count_end(tuple);
 }
 
 /* --- Reading --- */
@@ -338,9 +319,9 @@ counts_read_depths(int32 queue_id, int64 *depths)
 			memcpy(depths, map->depths, sizeof(map->depths));
 		LWLockRelease(&map->lock);
 	}
-	for (int i = 0; i < records.n; i++)
+	for (int i = 0; i < count_records.n; i++)
 	{
-		const CountRecord *record = xact_record(&records, i);
+		const CountRecord *record = xact_record(&count_records, i);
 
 		if (record->queue_id == queue_id && record->extension == extension)
 			for (int j = 0; j < DEPTHS; j++)
@@ -358,14 +339,6 @@ counts_read_depths(int32 queue_id, int64 *depths)
 
 /* --- The end of a transaction --- */
 
-/* Callback before commit or prepare: the end needs the database's entry. */
-static void
-counts_before_end(XactEvent event)
-{
-	if (records.n > 0)
-		database_join();
-}
-
 /*
  * Callback after commit, prepare or abort: add all records to the maps of
  * their queues, leave errors for the worker, and wake it.
@@ -375,11 +348,11 @@ counts_after_end(XactEvent event)
 {
 	bool		wake = false;
 
-	if (records.n == 0 || event == XACT_EVENT_ABORT)
+	if (count_records.n == 0 || event == XACT_EVENT_ABORT)
 		return;
-	for (int i = 0; i < records.n; i++)
+	for (int i = 0; i < count_records.n; i++)
 	{
-		const CountRecord *record = xact_record(&records, i);
+		const CountRecord *record = xact_record(&count_records, i);
 		bool		with_depths = false;
 
 		/* A prepared transaction has left its changes to the worker. */

@@ -33,7 +33,7 @@ typedef struct CountRecord
 	TimestampTz error_at;
 } CountRecord;
 
-extern void counts_init(void);
+extern XactList count_records;
 
 /* Counting in a transaction */
 extern void counts_add(int32 queue_id, JobCounter counter, int64 n);
@@ -41,8 +41,7 @@ extern void counts_add_rows(int32 queue_id, uint64 position,
 							QueueDepth depth, int n);
 extern void counts_set_error(int32 queue_id, const char *error);
 
-/* What was counted: the records are those from 0 on; NULL at the end */
-extern const CountRecord *counts_record(int i);
+/* Reading */
 extern void counts_read_depths(int32 queue_id, int64 *depths);
 
 /* For the worker: counting at once */

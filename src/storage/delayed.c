@@ -26,7 +26,6 @@
 #include "access/stratnum.h"
 #include "access/tableam.h"
 #include "utils/fmgroids.h"
-#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -52,7 +51,6 @@ typedef struct DelayedMove
 	TimestampTz from;			/* skip index entries of earlier times */
 	TimestampTz now;
 	MessageTable active;		/* where the messages go */
-	MemoryContext context;		/* reset after each message */
 	Size		bytes;			/* moved so far */
 	TimestampTz left_from;		/* what is left is delayed until then or later */
 	TimestampTz next_due;		/* when to move some of that */
@@ -108,7 +106,6 @@ move_of_priority(DelayedMove *move, MessageTable *table, TupleTableSlot *slot,
 
 	while (index_getnext_slot(scan, ForwardScanDirection, slot))
 	{
-		MemoryContext old;
 		TimestampTz due_at;
 
 		(void) message_row_check(ERROR, table->heap, row_tuple(slot));
@@ -132,13 +129,10 @@ move_of_priority(DelayedMove *move, MessageTable *table, TupleTableSlot *slot,
 		 * If another transaction has locked it, no callback may report the
 		 * end of that.
 		 */
-		old = MemoryContextSwitchTo(move->context);
 		if (message_move(table, slot, &move->active, &move->bytes))
 			(*n)++;
 		else
 			leave(move, due_at, later);
-		MemoryContextSwitchTo(old);
-		MemoryContextReset(move->context);
 	}
 	index_endscan(scan);
 	return goes_on;
@@ -185,13 +179,9 @@ delayed_move_due(int32 queue_id, bool *more)
 	segment_push_snapshot();
 	if (!segment_open_active(&move.active, RING_MESSAGES, false))
 		message_scan_lock_error();
-	move.context = AllocSetContextCreate(CurrentMemoryContext,
-										 "a delayed message to be moved",
-										 ALLOCSET_DEFAULT_SIZES);
 	for (int i = FIRST_DELAYED_SEGMENT; i < ALL_SEGMENTS; i++)
 		if (segment_may_hold(i, 0, PG_INT64_MAX))
 			move_of_table(&move, i);
-	MemoryContextDelete(move.context);
 	message_table_close(&move.active, true);
 	PopActiveSnapshot();
 	CommandCounterIncrement();

@@ -29,8 +29,7 @@
  *
  *	  message_update_as_seen() and message_delete_as_seen() are for a message
  *	  that was not locked, but chosen with message_record_change().  They
- *	  change the row only if it is still as the snapshot showed it, and never
- *	  wait.
+ *	  change the row only if it is still as the snapshot showed it.
  *
  *	  The caller has checked privileges, and calls CommandCounterIncrement()
  *	  after a change, before anything reads the table again.
@@ -42,9 +41,7 @@
 #include "postgres.h"
 
 #include "access/heaptoast.h"
-#include "access/stratnum.h"
 #include "access/xact.h"
-#include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 
 #include "catalog/message_id.h"
@@ -57,6 +54,7 @@
 #include "storage/hot_update.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
+#include "storage/message_scan.h"
 #include "storage/pending.h"
 #include "storage/row.h"
 #include "storage/segment.h"
@@ -70,7 +68,6 @@ static uint64 position_of_row(const MessageTable *table, HeapTuple tuple);
 static QueueDepth depth_of_old_row(MessageTable *table, HeapTuple tuple);
 static void count_update(MessageTable *table, HeapTuple old, HeapTuple new);
 static void read_depth_of_row(HeapTuple tuple, void *arg);
-static bool delete_version(MessageTable *table, HeapTuple tuple, bool wait);
 static bool find_in_segment(int32 queue_id, int64 low, int64 high,
 							LOCKMODE lockmode, FoundMessage *message,
 							int segment);
@@ -242,20 +239,7 @@ bool
 message_lock_as_seen(MessageTable *table, TupleTableSlot *slot,
 					 LockTupleMode mode, LockWaitPolicy wait)
 {
-	switch (message_lock(table, slot, mode, wait))
-	{
-		case TM_Ok:
-			return true;
-		case TM_WouldBlock:
-		case TM_Updated:
-		case TM_Deleted:		/* or moved to another segment */
-			return false;
-		case TM_Invisible:
-		case TM_SelfModified:
-		case TM_BeingModified:
-		default:
-			elog(ERROR, "unexpected result of locking a message");
-	}
+	return row_succeeded(message_lock(table, slot, mode, wait));
 }
 
 /* The same for a message that was found by its id */
@@ -422,50 +406,28 @@ bool
 message_delete(MessageTable *table, HeapTuple tuple)
 {
 	message_record_change(table, tuple);
-	return delete_version(table, tuple, true);
+	return message_delete_as_seen(table, tuple, true);
 }
 
 /*
- * Take steps 3 and 4 of deleting a message.  If "wait" is not set, does not
- * wait for a transaction that has locked it.  Returns false if another
- * transaction has locked or changed it.
+ * Take steps 3 and 4 of deleting a message, after message_record_change().  If
+ * "wait" is not set, does not wait for a transaction that has locked it.
+ * Returns false if another transaction has locked or changed it.
  */
-static bool
-delete_version(MessageTable *table, HeapTuple tuple, bool wait)
+bool
+message_delete_as_seen(MessageTable *table, HeapTuple tuple, bool wait)
 {
 	TM_FailureData failure;
 
 	segment_record_delete(table->segment);
-	switch (compat_table_tuple_delete(table->heap, &tuple->t_self,
-									  GetCurrentCommandId(true),
-									  GetActiveSnapshot(), wait, &failure))
-	{
-		case TM_Ok:
-			counts_add_rows(message_row_queue(tuple),
-							position_of_row(table, tuple),
-							depth_of_old_row(table, tuple), -1);
-			return true;
-		case TM_BeingModified:
-		case TM_Updated:
-		case TM_Deleted:		/* or moved to another segment */
-			return false;
-		case TM_Invisible:
-		case TM_SelfModified:
-		case TM_WouldBlock:
-		default:
-			elog(ERROR, "unexpected result of deleting a message");
-	}
-}
-
-/*
- * Delete a message without waiting, which was chosen with
- * message_record_change().  Returns false if another transaction has locked
- * or changed it.
- */
-bool
-message_delete_as_seen(MessageTable *table, HeapTuple tuple)
-{
-	return delete_version(table, tuple, false);
+	if (!row_succeeded(compat_table_tuple_delete(table->heap, &tuple->t_self,
+												 GetCurrentCommandId(true),
+												 GetActiveSnapshot(), wait,
+												 &failure)))
+		return false;
+	counts_add_rows(message_row_queue(tuple), position_of_row(table, tuple),
+					depth_of_old_row(table, tuple), -1);
+	return true;
 }
 
 /* Delete a message that this transaction has locked. */
@@ -513,7 +475,7 @@ message_copy_to(MessageTable *from, MessageTable *to, HeapTuple tuple,
 /*
  * Move the message in the slot to another table, under the same id and claim,
  * and add its size to *bytes.  Returns false if another transaction has
- * locked or changed it.  Allocates in the current memory context.
+ * locked or changed it.
  */
 bool
 message_move(MessageTable *from, TupleTableSlot *slot, MessageTable *to,
@@ -533,6 +495,8 @@ message_move(MessageTable *from, TupleTableSlot *slot, MessageTable *to,
 	*bytes += new->t_len;
 	message_insert(to, new);
 	message_delete_locked(from, old);
+	heap_freetuple(old);
+	heap_freetuple(new);
 	return true;
 }
 
@@ -594,33 +558,15 @@ find_in_segment(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
 				FoundMessage *message, int segment)
 {
 	MessageTable *table = &message->table;
-	bool		is_delayed = segment_is_delayed(segment);
-	AttrNumber	id_column = is_delayed ? Anum_delayed_id_idx_id :
-	Anum_message_idx_id;
-	ScanKeyData keys[4];
-	int			nkeys = 0;
+	ScanKeyData keys[MESSAGE_KEYS_MAX];
+	int			nkeys = message_scan_keys(keys, segment_is_delayed(segment),
+										  queue_id, message_id_priority(low),
+										  low, high);
 	IndexScanDesc scan;
 	bool		found;
 
 	message_table_open(table, segment, lockmode);
 	message->slot = table_slot_create(table->heap, NULL);
-	ScanKeyInit(&keys[nkeys++], is_delayed ? Anum_delayed_id_idx_queue_id :
-				Anum_message_idx_queue_id, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(queue_id));
-	if (!is_delayed)
-		ScanKeyInit(&keys[nkeys++], Anum_message_idx_priority,
-					BTEqualStrategyNumber, F_INT2EQ,
-					Int16GetDatum(message_id_priority(low)));
-	if (low == high)
-		ScanKeyInit(&keys[nkeys++], id_column, BTEqualStrategyNumber,
-					F_INT8EQ, Int64GetDatum(low));
-	else
-	{
-		ScanKeyInit(&keys[nkeys++], id_column, BTGreaterEqualStrategyNumber,
-					F_INT8GE, Int64GetDatum(low));
-		ScanKeyInit(&keys[nkeys++], id_column, BTLessEqualStrategyNumber,
-					F_INT8LE, Int64GetDatum(high));
-	}
 	scan = compat_index_beginscan(table->heap, table->index,
 								  GetActiveSnapshot(), keys, nkeys);
 
@@ -660,9 +606,10 @@ find_message(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
 	/* The id may come from a user; no message has it. */
 	if (guess >= ALL_SEGMENTS || message_id_priority(low) >= QUEUE_PRIORITIES)
 		return false;
-	segment_push_snapshot();
 	for (;;)
 	{
+		SnapshotToken token = segment_push_snapshot();
+
 		for (int i = -1; i < ALL_SEGMENTS; i++)
 		{
 			int			segment = i < 0 ? guess : i;
@@ -671,14 +618,12 @@ find_message(int32 queue_id, int64 low, int64 high, LOCKMODE lockmode,
 				find_in_segment(queue_id, low, high, lockmode, found, segment))
 				return true;
 		}
+		PopActiveSnapshot();
 
 		/* It may have been moved out of a segment that is empty now. */
-		if (!segment_snapshot_is_stale())
-			break;
-		segment_renew_snapshot();
+		if (!segment_snapshot_is_stale(token))
+			return false;
 	}
-	PopActiveSnapshot();
-	return false;
 }
 
 /*

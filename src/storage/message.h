@@ -103,7 +103,8 @@ extern void message_multi_insert(MessageTable *table, HeapTuple *tuples,
 extern bool message_delete(MessageTable *table, HeapTuple tuple);
 extern bool message_update_as_seen(MessageTable *table, HeapTuple old,
 								   HeapTuple new);
-extern bool message_delete_as_seen(MessageTable *table, HeapTuple tuple);
+extern bool message_delete_as_seen(MessageTable *table, HeapTuple tuple,
+								   bool wait);
 extern void message_update_locked(MessageTable *table, HeapTuple old,
 								  HeapTuple new);
 extern void message_delete_locked(MessageTable *table, HeapTuple tuple);

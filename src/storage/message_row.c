@@ -240,14 +240,6 @@ message_hide(MessageForm *form, TimestampTz from, TimestampTz until, int grace)
 	form->end_counted = false;
 }
 
-/* The message of a live claim is canceled: it lives as long as the claim. */
-void
-message_set_canceled(MessageForm *form)
-{
-	form->is_canceled = true;
-	form->expires_at = form->claimed_until;
-}
-
 /*
  * A message of a claim is to be handed out again when it is due: from then on
  * it lives for as long as the claim would have kept it, and at least for
@@ -286,17 +278,17 @@ message_clear_claim(MessageForm *form)
 }
 
 /*
- * Mark a row of a claimed message, in place: the end of the claim is counted.
- * Returns false if it was marked before.
+ * Callback of row_act_in_place: mark the row of a claimed message, since the
+ * end of the claim is counted.  *is_first says whether it was not marked
+ * before.
  */
-bool
-message_row_count_end(HeapTuple tuple)
+void
+message_row_count_end(HeapTuple tuple, void *is_first)
 {
 	RowClaim   *claim = claim_of_row(tuple, ttl_of_row(tuple));
-	bool		is_first = (claim->priorities & END_COUNTED) == 0;
 
+	*(bool *) is_first = (claim->priorities & END_COUNTED) == 0;
 	claim->priorities |= END_COUNTED;
-	return is_first;
 }
 
 /* --- Reading --- */

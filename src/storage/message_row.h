@@ -52,12 +52,11 @@ extern void message_set_claim(MessageForm *form, TimestampTz now, int ttl,
 							  int grace);
 extern void message_hide(MessageForm *form, TimestampTz from,
 						 TimestampTz until, int grace);
-extern void message_set_canceled(MessageForm *form);
 extern void message_keep_for_retry(MessageForm *form, TimestampTz due);
 extern void message_keep_when_due(MessageForm *form, TimestampTz due);
 extern void message_clear_claim(MessageForm *form);
 
 /* In place, on a row whose page is locked */
-extern bool message_row_count_end(HeapTuple tuple);
+extern void message_row_count_end(HeapTuple tuple, void *is_first);
 
 #endif							/* QUEUE_MESSAGE_ROW_H */

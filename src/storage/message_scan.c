@@ -9,26 +9,25 @@
  *	  one row at a time.  A part is an index scan of one table.  There are few
  *	  parts with a row, so the first of these rows is found by comparing all.
  *
- *	  All parts read with one snapshot, which the caller has pushed.  So a
- *	  message that another transaction moves from one table to another is seen
- *	  exactly once.  This takes an order of steps:
+ *	  All parts read with one snapshot.  So a message that another transaction
+ *	  moves from one table to another is seen exactly once.  This takes an
+ *	  order of steps:
  *
- *	  1.  segment_push_snapshot().
+ *	  1.  message_scan_push_snapshot().
  *
  *	  2.  Parts are added; that opens and locks the tables which may hold such
  *	  messages.
  *
- *	  3.  If segment_snapshot_is_stale(), a segment was emptied between the
+ *	  3.  If message_scan_is_stale(), a segment was emptied between the
  *	  snapshot and the lock, and the snapshot may not show where its messages
- *	  have gone.  Then message_scan_end_parts(), segment_renew_snapshot(), and
- *	  step 2 again.
+ *	  have gone.  Then message_scan_end_parts(), and step 1 again.
  *
  *	  4.  message_scan_next() until it returns false.
  *
- *	  5.  message_scan_end(), PopActiveSnapshot().
+ *	  5.  message_scan_end(), which pops all snapshots.
  *
- *	  message_scan_begin_claim() and message_scan_begin_list() take steps 2 and
- *	  3 themselves.
+ *	  The functions that begin the scan of a claim, or add a list, take steps 1
+ *	  to 3 themselves.
  *
  *	  A claim that has reserved a range must not wait for a lock, since others
  *	  wait for the end of the reservation.  After message_scan_no_wait() the
@@ -63,8 +62,6 @@
 #include "util/compat.h"
 #include "util/limits.h"
 
-#define MAX_KEYS		5
-
 /* What index scans of eight tables take, each 27 kB */
 #define SCAN_MEMORY		(256 * 1024)
 
@@ -86,6 +83,8 @@ struct MessageScan
 	bool		by_id;			/* not in the order of claims, but by id */
 	LOCKMODE	lockmode;
 	bool		no_wait;		/* for locks on tables */
+	int			nsnapshots;		/* pushed */
+	SnapshotToken token;		/* of the last one */
 	ArrayType  *ids;			/* only messages with these, or NULL */
 
 	/* The parts */
@@ -117,21 +116,24 @@ static void add_parts_of_ring(MessageScan *scan, int first, int end, int64 low,
 							  int64 high, ScanKey keys, int nkeys);
 static void end_scan_part(ScanPart *part);
 static void add_delayed_parts(MessageScan *scan, int64 low, int64 high);
-static bool restart_if_stale(MessageScan *scan);
 static void advance_part(ScanPart *part);
 static void leave_current_row(MessageScan *scan);
 
 /* --- Beginning and ending --- */
 
-/* Begin a scan without parts, in the order in which messages are claimed. */
+/*
+ * Begin a scan without parts, in the order in which messages are claimed.
+ * tables: those that earlier scans with this lock mode have opened, which are
+ * left open (message_tables_close); or NULL.
+ */
 MessageScan *
-message_scan_begin(int32 queue_id, LOCKMODE lockmode)
+message_scan_begin(int32 queue_id, LOCKMODE lockmode, MessageTables *tables)
 {
 	MessageScan *scan = palloc0(sizeof(MessageScan));
 
 	scan->queue_id = queue_id;
 	scan->lockmode = lockmode;
-	scan->tables = &scan->own_tables;
+	scan->tables = tables != NULL ? tables : &scan->own_tables;
 	scan->blocked_by = NO_SEGMENT;
 	scan->priority = -1;
 	scan->maxparts = ALL_SEGMENTS;
@@ -139,46 +141,53 @@ message_scan_begin(int32 queue_id, LOCKMODE lockmode)
 	return scan;
 }
 
-/*
- * Use tables that earlier scans with this lock mode have opened, and leave
- * them open.  message_tables_close() closes them.
- */
+/* Push the latest snapshot, which stays until the scan ends. */
 void
-message_scan_share_tables(MessageScan *scan, MessageTables *tables)
+message_scan_push_snapshot(MessageScan *scan)
 {
-	scan->tables = tables;
+	scan->token = segment_push_snapshot();
+	scan->nsnapshots++;
+}
+
+/* Returns whether the parts have to be added again; not if one is locked. */
+bool
+message_scan_is_stale(const MessageScan *scan)
+{
+	return !message_scan_is_blocked(scan) &&
+		segment_snapshot_is_stale(scan->token);
 }
 
 /*
  * Begin a scan of the numbers and priorities in which a claim's messages are,
- * or of these messages, if they are known.  The caller has called
- * segment_push_snapshot().
+ * or of these messages, if they are known.
  */
 MessageScan *
 message_scan_begin_claim(int32 queue_id, const ClaimId *claim,
 						 LOCKMODE lockmode)
 {
-	MessageScan *scan = message_scan_begin(queue_id, lockmode);
+	MessageScan *scan = message_scan_begin(queue_id, lockmode, NULL);
 
 	scan->ids = claim_id_members(claim);
 	do
 	{
+		message_scan_end_parts(scan);
+		message_scan_push_snapshot(scan);
 		for (int priority = QUEUE_PRIORITIES - 1; priority >= 0; priority--)
 			if (claim->priorities & (1 << priority))
 				message_scan_add_numbers(scan, priority, claim->first,
 										 claim->first + claim->span);
-	} while (restart_if_stale(scan));
+	} while (message_scan_is_stale(scan));
 	return scan;
 }
 
 /*
  * Begin a scan of all messages, delayed ones too, with ids from low on, in the
- * order of ids.  The caller has called segment_push_snapshot().
+ * order of ids.
  */
 MessageScan *
 message_scan_begin_list(int32 queue_id, int64 low, LOCKMODE lockmode)
 {
-	MessageScan *scan = message_scan_begin(queue_id, lockmode);
+	MessageScan *scan = message_scan_begin(queue_id, lockmode, NULL);
 
 	scan->by_id = true;
 	message_scan_add_list(scan, low);
@@ -194,10 +203,12 @@ message_scan_add_list(MessageScan *scan, int64 low)
 {
 	do
 	{
+		message_scan_end_parts(scan);
+		message_scan_push_snapshot(scan);
 		for (int priority = 0; priority < QUEUE_PRIORITIES; priority++)
 			message_scan_add_ids(scan, priority, low, PG_INT64_MAX);
 		add_delayed_parts(scan, low, PG_INT64_MAX);
-	} while (restart_if_stale(scan));
+	} while (message_scan_is_stale(scan));
 }
 
 /*
@@ -209,22 +220,11 @@ message_scan_add_delayed_list(MessageScan *scan, int64 low)
 {
 	scan->by_id = true;
 	do
+	{
+		message_scan_end_parts(scan);
+		message_scan_push_snapshot(scan);
 		add_delayed_parts(scan, low, PG_INT64_MAX);
-	while (restart_if_stale(scan));
-}
-
-/*
- * Returns whether the snapshot is stale; then all parts have ended, and the
- * caller adds them again with a new one.
- */
-static bool
-restart_if_stale(MessageScan *scan)
-{
-	if (!segment_snapshot_is_stale())
-		return false;
-	message_scan_end_parts(scan);
-	segment_renew_snapshot();
-	return true;
+	} while (message_scan_is_stale(scan));
 }
 
 /* End the scan.  If the caller may have written, the locks on tables stay. */
@@ -235,6 +235,8 @@ message_scan_end(MessageScan *scan)
 	if (scan->tables == &scan->own_tables)
 		message_tables_close(scan->tables, scan->lockmode != AccessShareLock);
 	keep_scan_memory(scan);
+	for (; scan->nsnapshots > 0; scan->nsnapshots--)
+		PopActiveSnapshot();
 	pfree(scan->parts);
 	pfree(scan);
 }
@@ -406,6 +408,40 @@ add_parts_of_ring(MessageScan *scan, int first, int end, int64 low,
 	}
 }
 
+/*
+ * Make the keys of an index for the messages of a queue with ids within these
+ * bounds, of one priority, or of all if that is -1; of delayed messages, of
+ * all.  Returns how many there are, one for each bound that restricts
+ * anything.
+ */
+int
+message_scan_keys(ScanKey keys, bool is_delayed, int32 queue_id, int priority,
+				  int64 low, int64 high)
+{
+	AttrNumber	id = is_delayed ? Anum_delayed_id_idx_id : Anum_message_idx_id;
+	int			n = 0;
+
+	ScanKeyInit(&keys[n++], is_delayed ? Anum_delayed_id_idx_queue_id :
+				Anum_message_idx_queue_id, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(queue_id));
+	if (priority >= 0 && !is_delayed)
+		ScanKeyInit(&keys[n++], Anum_message_idx_priority,
+					BTEqualStrategyNumber, F_INT2EQ, Int16GetDatum(priority));
+	if (low == high)
+	{
+		ScanKeyInit(&keys[n++], id, BTEqualStrategyNumber, F_INT8EQ,
+					Int64GetDatum(low));
+		return n;
+	}
+	if (low > PG_INT64_MIN)
+		ScanKeyInit(&keys[n++], id, BTGreaterEqualStrategyNumber, F_INT8GE,
+					Int64GetDatum(low));
+	if (high < PG_INT64_MAX)
+		ScanKeyInit(&keys[n++], id, BTLessEqualStrategyNumber, F_INT8LE,
+					Int64GetDatum(high));
+	return n;
+}
+
 static void
 end_scan_part(ScanPart *part)
 {
@@ -432,23 +468,10 @@ message_scan_end_parts(MessageScan *scan)
 void
 message_scan_add_ids(MessageScan *scan, int priority, int64 low, int64 high)
 {
-	ScanKeyData keys[MAX_KEYS];
-	int			nkeys = 0;
+	ScanKeyData keys[MESSAGE_KEYS_MAX + 1];
+	int			nkeys = message_scan_keys(keys, false, scan->queue_id,
+										  priority, low, high);
 
-	/* A key for each bound that restricts anything */
-	ScanKeyInit(&keys[nkeys++], Anum_message_idx_queue_id,
-				BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(scan->queue_id));
-	if (priority >= 0)
-		ScanKeyInit(&keys[nkeys++], Anum_message_idx_priority,
-					BTEqualStrategyNumber, F_INT2EQ, Int16GetDatum(priority));
-	if (low > PG_INT64_MIN)
-		ScanKeyInit(&keys[nkeys++], Anum_message_idx_id,
-					BTGreaterEqualStrategyNumber, F_INT8GE,
-					Int64GetDatum(low));
-	if (high < PG_INT64_MAX)
-		ScanKeyInit(&keys[nkeys++], Anum_message_idx_id,
-					BTLessEqualStrategyNumber, F_INT8LE, Int64GetDatum(high));
 	if (scan->ids != NULL)
 		ScanKeyEntryInitialize(&keys[nkeys++], SK_SEARCHARRAY,
 							   Anum_message_idx_id, BTEqualStrategyNumber,
@@ -517,16 +540,12 @@ message_scan_end_range(MessageScan *scan)
 static void
 add_delayed_parts(MessageScan *scan, int64 low, int64 high)
 {
-	ScanKeyData keys[3];
+	ScanKeyData keys[MESSAGE_KEYS_MAX];
+	int			nkeys = message_scan_keys(keys, true, scan->queue_id, -1, low,
+										  high);
 
-	ScanKeyInit(&keys[0], Anum_delayed_id_idx_queue_id, BTEqualStrategyNumber,
-				F_INT4EQ, Int32GetDatum(scan->queue_id));
-	ScanKeyInit(&keys[1], Anum_delayed_id_idx_id,
-				BTGreaterEqualStrategyNumber, F_INT8GE, Int64GetDatum(low));
-	ScanKeyInit(&keys[2], Anum_delayed_id_idx_id,
-				BTLessEqualStrategyNumber, F_INT8LE, Int64GetDatum(high));
 	add_parts_of_ring(scan, FIRST_DELAYED_SEGMENT, ALL_SEGMENTS, low, high,
-					  keys, lengthof(keys));
+					  keys, nkeys);
 }
 
 /* --- Reading --- */

@@ -10,6 +10,8 @@
 #ifndef QUEUE_MESSAGE_SCAN_H
 #define QUEUE_MESSAGE_SCAN_H
 
+#include "access/skey.h"
+
 #include "catalog/message_table.h"
 #include "catalog/tables.h"
 #include "map/message_ranges.h"
@@ -29,18 +31,26 @@ typedef struct ScanRow
 } ScanRow;
 
 /* Beginning and ending; scans for a claim and a list have all their parts */
-extern MessageScan *message_scan_begin(int32 queue_id, LOCKMODE lockmode);
+extern MessageScan *message_scan_begin(int32 queue_id, LOCKMODE lockmode,
+									   MessageTables *tables);
 extern MessageScan *message_scan_begin_claim(int32 queue_id,
 											 const ClaimId *claim,
 											 LOCKMODE lockmode);
 extern MessageScan *message_scan_begin_list(int32 queue_id, int64 low,
 											LOCKMODE lockmode);
-extern void message_scan_share_tables(MessageScan *scan,
-									  MessageTables *tables);
 extern void message_scan_end(MessageScan *scan);
+
+/* The snapshot that the parts which are added next are read with */
+extern void message_scan_push_snapshot(MessageScan *scan);
+extern bool message_scan_is_stale(const MessageScan *scan);
 
 /* How to scan; to be called before there are parts */
 extern void message_scan_no_wait(MessageScan *scan);
+
+/* The keys of an index, for scans of other files, too */
+#define MESSAGE_KEYS_MAX	4
+extern int	message_scan_keys(ScanKey keys, bool is_delayed, int32 queue_id,
+							  int priority, int64 low, int64 high);
 
 /* Adding and ending parts */
 extern void message_scan_add_ids(MessageScan *scan, int priority, int64 low,

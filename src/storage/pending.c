@@ -123,7 +123,7 @@ static void pending_end(XactEvent event);
 static void pending_roll_back(int first);
 
 /* The records of the open transaction, the latest one last */
-static XactList records = {
+XactList	pending_changes = {
 	.record_size = sizeof(PendingChange),
 	.end = pending_end,
 	.roll_back = pending_roll_back
@@ -151,26 +151,12 @@ static void return_records(int first, XactEvent event);
 static void forget_queues(void);
 static bool all_is_recorded(void);
 
-/* To be called as the postmaster loads the library. */
-void
-pending_init(void)
-{
-	xact_register(&records);
-}
-
 /* --- The records --- */
 
 static inline PendingChange *
 record_at(int i)
 {
-	return xact_record(&records, i);
-}
-
-/* Returns a record of the transaction; NULL if there are not so many. */
-const PendingChange *
-pending_record(int i)
-{
-	return i < records.n ? record_at(i) : NULL;
+	return xact_record(&pending_changes, i);
 }
 
 /*
@@ -292,17 +278,17 @@ pending_record_change(const MessageForm *form, PendingTarget target,
 		return;
 
 	/* A queue as a whole has few records, which are needed in any case. */
-	if (records.n < RECORDS_MAX || target >= TARGET_QUEUE)
+	if (pending_changes.n < RECORDS_MAX || target >= TARGET_QUEUE)
 	{
 		new.previous = entry->latest;
-		*(PendingChange *) xact_add(&records) = new;
-		entry->latest = records.n - 1;
+		*(PendingChange *) xact_add(&pending_changes) = new;
+		entry->latest = pending_changes.n - 1;
 		return;
 	}
 	if (!entry->is_forgotten)
 		ereport(DEBUG2,
 				(errmsg_internal("the transaction has made %d records of changes to messages: it is to forget what is known of queue number %d",
-								 records.n, form->queue_id)));
+								 pending_changes.n, form->queue_id)));
 	entry->is_forgotten = true;
 	forgotten = new.extension;
 }
@@ -553,7 +539,7 @@ static void
 return_records(int first, XactEvent event)
 {
 	Assert(xact_has_ended);
-	for (int i = first; i < records.n; i++)
+	for (int i = first; i < pending_changes.n; i++)
 	{
 		const PendingChange *record = record_at(i);
 
@@ -599,7 +585,7 @@ all_is_recorded(void)
 	 */
 	if (OidIsValid(forgotten) || !OidIsValid(restored))
 		return !OidIsValid(forgotten);
-	for (int i = 0; i < records.n; i++)
+	for (int i = 0; i < pending_changes.n; i++)
 		if (record_at(i)->target == TARGET_MOVE)
 			return true;
 	return false;
@@ -665,12 +651,12 @@ pending_roll_back(int first)
 	if (OidIsValid(forgotten))
 		own_epoch++;
 	return_records(first, XACT_EVENT_ABORT);
-	while (records.n > first)
+	while (pending_changes.n > first)
 	{
-		const PendingChange *record = record_at(--records.n);
+		const PendingChange *record = record_at(--pending_changes.n);
 		QueueRecords *entry = find_records(record->queue_id);
 
-		Assert(entry->latest == records.n);
+		Assert(entry->latest == pending_changes.n);
 		entry->latest = record->previous;
 
 		/* A claim may have taken it from the set of what is to be scanned. */
@@ -684,7 +670,8 @@ pending_roll_back(int first)
 							   GetCurrentStatementStartTimestamp());
 		}
 	}
-	Assert(records.n == 0 || record_at(records.n - 1)->xact.nest_level <
+	Assert(pending_changes.n == 0 ||
+		   record_at(pending_changes.n - 1)->xact.nest_level <
 		   GetCurrentTransactionNestLevel());
 	availability_close_all();
 }

@@ -58,7 +58,8 @@ typedef struct OwnRanges
 	MessageRange *items;
 } OwnRanges;
 
-extern void pending_init(void);
+/* The records of the open transaction, the latest one last */
+extern XactList pending_changes;
 
 /* Recording, before the change is made */
 extern void pending_record_change(const MessageForm *form,
@@ -79,7 +80,6 @@ extern void pending_give_turns(int32 queue_id);
 extern void pending_add_of_lane(int32 queue_id, LaneId lane, OwnRanges *own);
 
 /* For prepared.c */
-extern const PendingChange *pending_record(int i);
 extern void pending_return(const PendingChange *record, bool commit);
 extern void pending_forget_all(Oid extension);
 

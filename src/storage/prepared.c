@@ -147,21 +147,8 @@ add_item(PreparedKind kind)
 void
 prepared_add(bool all)
 {
-	const CountRecord *count;
-	const PendingChange *change;
-	const BatchRecord *batch;
-	int			nchanges = 0;
-	int			ncounts = 0;
-	int			nbatches = 0;
-	int			n;
+	int			n = count_records.n + pending_changes.n + batch_records.n;
 
-	while (counts_record(ncounts) != NULL)
-		ncounts++;
-	while (batches_record(nbatches) != NULL)
-		nbatches++;
-	while (pending_record(nchanges) != NULL)
-		nchanges++;
-	n = ncounts + nchanges + nbatches;
 	if (all && n == 0)
 		return;
 	shmem_lock(&shared->lock, LW_EXCLUSIVE);
@@ -178,13 +165,19 @@ prepared_add(bool all)
 	 * Messages are counted before they are reported, as by the callbacks of a
 	 * commit (module.c): then the queue has a map.
 	 */
-	for (int i = 0; (count = counts_record(i)) != NULL; i++)
+	for (int i = 0; i < count_records.n; i++)
+	{
+		const CountRecord *count = xact_record(&count_records, i);
+
 		if (count->depths.is_used)
 			add_item(PREPARED_DEPTHS)->record.counts = *count;
-	for (int i = 0; (change = pending_record(i)) != NULL; i++)
-		add_item(PREPARED_CHANGE)->record.change = *change;
-	for (int i = 0; (batch = batches_record(i)) != NULL; i++)
-		add_item(PREPARED_BATCH)->record.batch = *batch;
+	}
+	for (int i = 0; i < pending_changes.n; i++)
+		add_item(PREPARED_CHANGE)->record.change =
+			*(PendingChange *) xact_record(&pending_changes, i);
+	for (int i = 0; i < batch_records.n; i++)
+		add_item(PREPARED_BATCH)->record.batch =
+			*(BatchRecord *) xact_record(&batch_records, i);
 	LWLockRelease(&shared->lock);
 }
 

@@ -67,8 +67,6 @@ static HeapTuple find_live_row(Relation rel, Relation index, ScanKey keys,
 							   Conflict *conflict, int64 *newest);
 static bool was_committed(HeapTuple tuple);
 static bool is_last_version(HeapTuple tuple, Buffer buffer, bool write);
-static bool act_on_row(Relation rel, ItemPointer tid, bool write,
-					   RowPageAction action, void *arg);
 
 /* --- Slots and index entries --- */
 
@@ -425,6 +423,30 @@ row_find_unique(Relation rel, Relation index, ScanKey keys, int nkeys,
 /* --- Writing --- */
 
 /*
+ * Returns whether a row was locked, updated or deleted.  Returns false if
+ * another transaction has locked or changed it, or this one has changed it.
+ */
+bool
+row_succeeded(TM_Result result)
+{
+	switch (result)
+	{
+		case TM_Ok:
+			return true;
+		case TM_WouldBlock:
+		case TM_BeingModified:
+		case TM_Updated:
+		case TM_Deleted:		/* a message may have been moved, too */
+		case TM_SelfModified:
+			return false;
+		case TM_Invisible:
+		default:
+			elog(ERROR, "unexpected result of locking or changing a row: %d",
+				 (int) result);
+	}
+}
+
+/*
  * Lock a row until the end of the transaction.  Returns false if it was
  * updated or deleted since it was read, or is locked and "wait" is
  * LockWaitSkip.
@@ -444,20 +466,7 @@ row_lock(Relation rel, ItemPointer tid, LockTupleMode mode,
 							  &failure);
 	PopActiveSnapshot();
 	ExecDropSingleTupleTableSlot(slot);
-	switch (result)
-	{
-		case TM_Ok:
-			return true;
-		case TM_WouldBlock:
-		case TM_Updated:
-		case TM_Deleted:
-		case TM_SelfModified:
-			return false;
-		case TM_Invisible:
-		case TM_BeingModified:
-		default:
-			elog(ERROR, "unexpected result of locking a row");
-	}
+	return row_succeeded(result);
 }
 
 /*
@@ -488,20 +497,7 @@ row_update(Relation rel, ItemPointer tid, HeapTuple tuple)
 	}
 	PopActiveSnapshot();
 	ExecDropSingleTupleTableSlot(slot);
-	switch (result)
-	{
-		case TM_Ok:
-			return true;
-		case TM_Updated:
-		case TM_Deleted:
-		case TM_SelfModified:
-			return false;
-		case TM_Invisible:
-		case TM_BeingModified:
-		case TM_WouldBlock:
-		default:
-			elog(ERROR, "unexpected result of updating a row");
-	}
+	return row_succeeded(result);
 }
 
 /*
@@ -657,13 +653,20 @@ is_last_version(HeapTuple tuple, Buffer buffer, bool write)
 }
 
 /*
- * Call the action for a row on its page, with the lock on the page held:
- * exclusive if "write" is set, else shared.  Returns false if
- * is_last_version() does.
+ * Call the action for a row on its page, with the page's lock held, so that it
+ * reads the row as of this moment; or if "write" is set, changes columns of
+ * fixed place and size.  The change is logged and takes effect at once,
+ * whether or not the transaction commits: a snapshot of any age sees it, and
+ * it leaves no dead row.  The action must not fail or wait.  A snapshot of the
+ * session has kept the row in its place since it was found.
+ *
+ * Returns false if this is no longer the last version of the row; or, to
+ * write, if another transaction has locked it or is changing it, or this one
+ * has inserted it.
  */
-static bool
-act_on_row(Relation rel, ItemPointer tid, bool write, RowPageAction action,
-		   void *arg)
+bool
+row_act_in_place(Relation rel, ItemPointer tid, bool write,
+				 RowPageAction action, void *arg)
 {
 	Buffer		buffer = ReadBuffer(rel, ItemPointerGetBlockNumber(tid));
 	HeapTupleData tuple;
@@ -714,36 +717,4 @@ row_peek(Relation rel, ItemPointer tid, RowPageAction action, void *arg)
 	row_on_page(rel, BufferGetPage(buffer), tid, &tuple);
 	action(&tuple, arg);
 	UnlockReleaseBuffer(buffer);
-}
-
-/*
- * Read a row on its page, with the page's lock held, so that it is as of this
- * moment.  The action must not fail or wait.  A snapshot of the session has
- * kept the row in its place since it was found.
- *
- * Returns false if this is no longer the last version of the row.
- */
-bool
-row_read_in_place(Relation rel, ItemPointer tid, RowPageAction action,
-				  void *arg)
-{
-	return act_on_row(rel, tid, false, action, arg);
-}
-
-/*
- * Change columns of fixed place and size in a row on its page.  The change is
- * logged and takes effect at once, whether or not the transaction commits: a
- * snapshot of any age sees it, and it leaves no dead row.  The action must
- * not fail or wait.  A snapshot of the session has kept the row in its place
- * since it was found.
- *
- * Returns false if this is no longer the last version of the row, or if
- * another transaction has locked it or is changing it, or this one has
- * inserted it.
- */
-bool
-row_change_in_place(Relation rel, ItemPointer tid, RowPageAction action,
-					void *arg)
-{
-	return act_on_row(rel, tid, true, action, arg);
 }

@@ -12,6 +12,7 @@
 
 #include "access/genam.h"
 #include "access/skey.h"
+#include "access/tableam.h"
 #include "nodes/lockoptions.h"
 #include "storage/bufpage.h"
 #include "utils/snapshot.h"
@@ -44,6 +45,7 @@ extern HeapTuple row_find_unique(Relation rel, Relation index, ScanKey keys,
 								 int nkeys, bool *locked, int64 *newest);
 
 /* Writing */
+extern bool row_succeeded(TM_Result result);
 extern bool row_lock(Relation rel, ItemPointer tid, LockTupleMode mode,
 					 LockWaitPolicy wait);
 extern void row_insert(Relation rel, HeapTuple tuple);
@@ -62,10 +64,8 @@ typedef void (*RowPageAction) (HeapTuple tuple, void *arg);
 
 extern void row_peek(Relation rel, ItemPointer tid, RowPageAction action,
 					 void *arg);
-extern bool row_read_in_place(Relation rel, ItemPointer tid,
-							  RowPageAction action, void *arg);
-extern bool row_change_in_place(Relation rel, ItemPointer tid,
-								RowPageAction action, void *arg);
+extern bool row_act_in_place(Relation rel, ItemPointer tid, bool write,
+							 RowPageAction action, void *arg);
 
 /* For message.c, which keeps the indexes of its tables */
 extern void row_insert_index_entry(Relation rel, Relation index,

@@ -10,7 +10,7 @@
  *	  are, at no cost that grows with its size.  So the worker of the database
  *
  *	  1.  switches to the next segment when enough was written to the active
- *	  one (segment_switch.c);
+ *	  one (segment.c);
  *
  *	  2.  surveys the other segments after messages were deleted from them, and
  *	  truncates those that hold none;
@@ -65,7 +65,6 @@
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/fmgroids.h"
-#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
@@ -78,7 +77,6 @@
 #include "storage/row.h"
 #include "storage/segment.h"
 #include "storage/segment_recycle.h"
-#include "storage/segment_switch.h"
 #include "util/compat.h"
 
 #define SURVEY_PAUSE	USECS_PER_SEC	/* between surveys of a segment, */
@@ -131,7 +129,7 @@ static bool move_messages(MessageTable *table, const Survey *survey);
 static bool may_read_as(Oid role);
 static bool is_dump(const PgBackendStatus *entry, void *arg);
 static HeapTuple fetch_segment_row(Relation rel, int segment);
-static void truncate_segment(Relation rel, int segment);
+static void write_truncation(int segment);
 static bool lock_for_truncate(Oid relid, Relation *rel);
 static bool try_truncate(int segment);
 static bool recycle_segment(int segment, TimestampTz began);
@@ -232,7 +230,7 @@ static double
 most_to_move(const MessageTable *table)
 {
 	RingKind	kind = segment_kind(table->segment);
-	const Ring *ring = &segment_rings[kind];
+	const Ring *ring = &catalog_rings[kind];
 	int			threshold = move_thresholds[kind];
 	int			nfree = 0;
 
@@ -257,16 +255,11 @@ move_messages(MessageTable *table, const Survey *survey)
 	MessageTable active;
 	TupleTableSlot *slot = table_slot_create(table->heap, NULL);
 	bool		all = true;
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "a message to be moved",
-												  ALLOCSET_DEFAULT_SIZES);
-	MemoryContext old;
 	Size		bytes = 0;
 
 	segment_begin_move();
 	segment_open_active(&active, segment_kind(table->segment), true);
 	PushActiveSnapshot(GetLatestSnapshot());
-	old = MemoryContextSwitchTo(context);
 	for (int i = 0; i < survey->ntids && bytes < MESSAGE_MOVE_BYTES; i++)
 	{
 		ItemPointerData tid = survey->tids[i];
@@ -281,10 +274,7 @@ move_messages(MessageTable *table, const Survey *survey)
 			database_count(COUNT_MOVED, 1);
 		else
 			all = false;
-		MemoryContextReset(context);
 	}
-	MemoryContextSwitchTo(old);
-	MemoryContextDelete(context);
 	PopActiveSnapshot();
 	ExecDropSingleTupleTableSlot(slot);
 	message_table_close(&active, true);
@@ -431,34 +421,44 @@ lock_for_truncate(Oid relid, Relation *rel)
 	return false;
 }
 
-/* Truncate a segment that is empty, and write when that was. */
+/* Write that a segment is being truncated. */
 static void
-truncate_segment(Relation rel, int segment)
+write_truncation(int segment)
 {
-	Relation	segments = catalog_open(CATALOG_SEGMENT, RowExclusiveLock, NULL);
+	Relation	rel = catalog_open(CATALOG_SEGMENT, RowExclusiveLock, NULL);
 	int			column = Anum_segment_truncated_at;
 	Datum		now = TimestampTzGetDatum(GetCurrentTimestamp());
 
+	row_set_columns(rel, fetch_segment_row(rel, segment), 1, &column, &now);
+	table_close(rel, NoLock);
+	database_count(COUNT_TRUNCATED, 1);
+}
+
+/*
+ * Truncate a segment, or a table of the history, in which there is nothing to
+ * be kept.  The caller has locked it against all others.
+ */
+void
+segment_truncate(Relation rel, const char *name)
+{
+	CheckTableNotInUse(rel, "TRUNCATE");
 	ereport(DEBUG1,
-			(errmsg_internal("truncating segment %d, which has %u pages",
-							 segment, RelationGetNumberOfBlocks(rel))));
+			(errmsg_internal("truncating %s, which has %u pages", name,
+							 RelationGetNumberOfBlocks(rel))));
 	truncating = true;
 	compat_truncate(rel);
 	truncating = false;
-	row_set_columns(segments, fetch_segment_row(segments, segment), 1,
-					&column, &now);
-	table_close(segments, NoLock);
 
 	/*
 	 * A dump that has begun since the caller looked for one may have a
-	 * snapshot that does not show that row, and would fail.  An error takes
-	 * the truncation back.
+	 * snapshot that does not show the row of the segment, and would fail.  An
+	 * error takes the truncation back.
 	 */
 	if (segment_has_dump())
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("pg_dump has connected while a segment was being truncated")));
-	database_count(COUNT_TRUNCATED, 1);
+				 errmsg("pg_dump has connected while %s was being truncated",
+						name)));
 }
 
 /*
@@ -500,11 +500,12 @@ try_truncate(int segment)
 	pfree(survey);
 	if (is_empty)
 	{
-		CheckTableNotInUse(rel, "TRUNCATE");
-
 		/* Without pages, sessions only have to learn that it is empty. */
 		if (RelationGetNumberOfBlocks(rel) > 0)
-			truncate_segment(rel, segment);
+		{
+			write_truncation(segment);
+			segment_truncate(rel, psprintf("segment %d", segment));
+		}
 		segment_set_empty(segment);
 	}
 	else
@@ -635,7 +636,7 @@ segment_recycle_step(void *arg)
 	for (int i = 0; i < ALL_SEGMENTS; i++)
 	{
 		/* An active segment has its turn after the ring has switched. */
-		if (i == catalog_active_segment(segment_kind(i)) ||
+		if (i == catalog_active_table(segment_kind(i)) ||
 			segment_is_free(i) ||
 			(pg_atomic_read_u32(&state->changed) & ((uint32) 1 << i)) == 0)
 			continue;

@@ -4,10 +4,9 @@
  *	  The transaction callbacks of the extension.
  *
  * NOTES
- *	  A file that has something to do at the end of a transaction registers an
+ *	  A file that has something to do at the end of a transaction has an
  *	  XactList: the records that a transaction makes for it, and functions to
- *	  call at the end.  They are called in the order of registration, which is
- *	  that of module.c.
+ *	  call at the end.  They are called in the order of the array in module.c.
  *
  *	  A record belongs to the subtransaction that adds it.  When that commits,
  *	  the record passes to its parent.  When it is rolled back, the record is
@@ -29,30 +28,25 @@
 
 #include "util/xact.h"
 
-#define LISTS_MAX	16
 #define FIRST_SIZE	16			/* records that there is room for at first */
 
 bool		xact_has_ended = false;
 
-static XactList *lists[LISTS_MAX];
+static XactList *const *lists;
 static int	nlists = 0;
 
 static void lists_xact_callback(XactEvent event, void *arg);
 static void lists_subxact_callback(SubXactEvent event, SubTransactionId mine,
 								   SubTransactionId parent, void *arg);
 
-/* Register a list; called when the library is loaded. */
+/* Register all lists; called when the library is loaded. */
 void
-xact_register(XactList *list)
+xact_register(XactList *const *all, int n)
 {
-	if (nlists == LISTS_MAX)
-		elog(ERROR, "there are more than %d lists: raise LISTS_MAX", LISTS_MAX);
-	if (nlists == 0)
-	{
-		RegisterXactCallback(lists_xact_callback, NULL);
-		RegisterSubXactCallback(lists_subxact_callback, NULL);
-	}
-	lists[nlists++] = list;
+	lists = all;
+	nlists = n;
+	RegisterXactCallback(lists_xact_callback, NULL);
+	RegisterSubXactCallback(lists_subxact_callback, NULL);
 }
 
 /*

@@ -46,7 +46,7 @@ xact_record(const XactList *list, int i)
 /* The functions that must not fail, allocate or wait are running. */
 extern bool xact_has_ended;
 
-extern void xact_register(XactList *list);
+extern void xact_register(XactList *const *all, int n);
 extern void *xact_add(XactList *list);
 
 /* Subtransactions */
