@@ -276,7 +276,8 @@ move_exhausted(ClaimScan *scan)
 		/* What keeps us from moving one message holds for the others too. */
 		scan->may_move_dead = scan->may_move_dead &&
 			dead_letter_move(scan->request.queue, message->table,
-							 message->tuple, DEAD_LETTER_CLAIM_COUNT);
+							 message->tuple, DEAD_LETTER_CLAIM_COUNT,
+							 WARNING, NULL);
 
 		/* Other claims skip one that stays until our lock on it ends. */
 		if (!scan->may_move_dead)

@@ -464,7 +464,8 @@ claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	bool		is_dead = (!dedup_is_duplicate(queue, table, tuple) &&
 						   options_is_exhausted(queue, table, tuple));
 
-	if (is_dead && dead_letter_move(queue, table, tuple, DEAD_LETTER_CLAIM_COUNT))
+	if (is_dead && dead_letter_move(queue, table, tuple,
+									DEAD_LETTER_CLAIM_COUNT, WARNING, NULL))
 		return false;
 
 	/*

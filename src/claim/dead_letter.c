@@ -65,7 +65,7 @@ typedef struct Redrive
 
 static QueueResult open_dead_queue(const Queue *queue, Queue *dead);
 static void report_refusal(const Queue *queue, int elevel);
-static bool may_move(const Queue *queue, Queue *dead);
+static bool may_move(const Queue *queue, Queue *dead, int elevel);
 static void fill_moved_message(NewMessage *message, TupleDesc desc,
 							   HeapTuple tuple);
 static Jsonb *form_letter_attributes(const Queue *queue, HeapTuple tuple,
@@ -134,17 +134,26 @@ report_refusal(const Queue *queue, int elevel)
 }
 
 /*
- * Open the dead letter queue to move messages there.  Returns false, with a
- * warning unless it is only locked, if that is not possible.
+ * Open the dead letter queue to move messages there.  If that is not possible,
+ * it is an error, or with an elevel of WARNING, this returns false, with a
+ * warning unless the queue is only locked.
  */
 static bool
-may_move(const Queue *queue, Queue *dead)
+may_move(const Queue *queue, Queue *dead, int elevel)
 {
 	QueueResult result = open_dead_queue(queue, dead);
 
+	if (result == QUEUE_BUSY && elevel == ERROR)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("dead letter queue \"%s\" of queue \"%s\" is locked",
+						queue->dead_queue, queue->name),
+				 errhint("Another session purges or drops it: try again.")));
+
 	/* That it is locked ends soon, and is no reason to warn. */
-	if (result == QUEUE_DENIED && queue_may_warn(queue->name))
-		report_refusal(queue, WARNING);
+	if (result == QUEUE_DENIED &&
+		(elevel == ERROR || queue_may_warn(queue->name)))
+		report_refusal(queue, elevel);
 	return result == QUEUE_OK;
 }
 
@@ -154,24 +163,7 @@ dead_letter_can_move(const Queue *queue)
 {
 	Queue		dead;
 
-	return may_move(queue, &dead);
-}
-
-/* Raise an error if no message of the queue could be moved now. */
-void
-dead_letter_check_move(const Queue *queue)
-{
-	Queue		dead;
-	QueueResult result = open_dead_queue(queue, &dead);
-
-	if (result == QUEUE_BUSY)
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("dead letter queue \"%s\" of queue \"%s\" is locked",
-						queue->dead_queue, queue->name),
-				 errhint("Another session purges or drops it: try again.")));
-	if (result != QUEUE_OK)
-		report_refusal(queue, ERROR);
+	return may_move(queue, &dead, WARNING);
 }
 
 /* Set what a message keeps when it moves to another queue. */
@@ -206,17 +198,19 @@ form_letter_attributes(const Queue *queue, HeapTuple tuple, TupleDesc desc,
 
 /*
  * Move a message that this transaction has locked to the dead letter queue.
- * Returns false if that is not possible now, and the message stays.
+ * If that is not possible now, it is an error, or with an elevel of WARNING,
+ * this returns false, and the message stays.  "entry": as in EndTerms.
  */
 bool
 dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple,
-				 const char *reason)
+				 const char *reason, int elevel, DedupEntry **entry)
 {
+	EndTerms	terms = {.entry = entry};
 	TupleDesc	desc = RelationGetDescr(table->heap);
 	Queue		dead;
 	NewMessage	letter = {0};
 
-	if (!may_move(queue, &dead))
+	if (!may_move(queue, &dead, elevel))
 		return false;
 
 	fill_moved_message(&letter, desc, tuple);
@@ -227,7 +221,7 @@ dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple,
 											   letter.claim_count);
 	push_messages(&dead, &letter, 1);
 
-	(void) message_end(queue, table, tuple, END_DEAD, NULL);
+	(void) message_end(queue, table, tuple, END_DEAD, &terms);
 	CommandCounterIncrement();
 	return true;
 }

@@ -292,7 +292,7 @@ free_message(Freeing *freeing, MessageTable *table, TupleTableSlot *slot)
 	tuple = heap_copytuple(row_tuple(slot));
 	if (fails)
 		return dead_letter_move(&freeing->queue, table, tuple,
-								DEAD_LETTER_BATCH);
+								DEAD_LETTER_BATCH, WARNING, NULL);
 
 	/* This is its push as far as deduplication goes. */
 	key = heap_getattr(tuple, Anum_message_dedup, desc, &isnull);

@@ -163,23 +163,25 @@ open_for_retry(Batch *batch, Queue *queue)
 static void
 retry_message(Batch *batch)
 {
+	RetryTerms	terms = {.error = batch->reason,.delay = -1,.for_job = true};
 	Queue		queue;
 
 	open_for_retry(batch, &queue);
-	claim_retry_job(&queue, batch_current_message(batch)->id,
-					&batch->result.claim, batch->reason, LockWaitBlock);
+	(void) claim_retry_message(&queue, batch_current_message(batch)->id,
+							   &batch->result.claim, &terms);
 }
 
 /* Step 6, after an error that no retry mends: make it a dead letter. */
 static void
 bury_message(Batch *batch)
 {
+	RetryTerms	terms = {.error = batch->reason,.bury = true};
 	Queue		queue;
 
 	open_for_retry(batch, &queue);
 	claim_prepare_bury(&queue);
-	claim_bury_message(&queue, batch_current_message(batch)->id,
-					   &batch->result.claim, batch->reason, false);
+	(void) claim_retry_message(&queue, batch_current_message(batch)->id,
+							   &batch->result.claim, &terms);
 }
 
 /* --- The steps --- */
