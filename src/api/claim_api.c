@@ -366,15 +366,15 @@ Datum
 sql_message_delete(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_to_write(fcinfo, "q", "message_delete()");
-	int64		id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
+	Datum		id = arg_required(fcinfo, 1, "id");
 	Queue		queue;
 	ClaimId		claim;
 
 	if (!open_with_claim(fcinfo, name, 2, &queue, &claim))
 		PG_RETURN_BOOL(false);
-	PG_RETURN_BOOL(claim_delete_message(&queue, id,
-										PG_ARGISNULL(2) ? NULL : &claim,
-										NULL));
+	PG_RETURN_BOOL(claim_delete_messages(&queue, &id, 1,
+										 PG_ARGISNULL(2) ? NULL : &claim,
+										 false, NULL) > 0);
 }
 
 /*
@@ -401,7 +401,7 @@ sql_messages_delete(PG_FUNCTION_ARGS)
 		PG_RETURN_INT64(0);
 	PG_RETURN_INT64(claim_delete_messages(&queue, ids, n,
 										  PG_ARGISNULL(2) ? NULL : &claim,
-										  false));
+										  false, NULL));
 }
 
 /*

@@ -314,7 +314,8 @@ complete_done(const Queue *queue, const ClaimId *claim,
 
 		for (int i = 0; i < outcome->ndone; i++)
 			ids[i] = Int64GetDatum(outcome->done[i]);
-		(void) claim_delete_messages(queue, ids, outcome->ndone, claim, true);
+		(void) claim_delete_messages(queue, ids, outcome->ndone, claim, true,
+									 NULL);
 	}
 	return kept;
 }

@@ -168,7 +168,6 @@ hand_out_messages(const Queue *queue, HandOutKind kind,
 				mark_chosen(queue, scan, found, terms, snapshot, result);
 		claim_scan_end_pass(scan);
 	} while (n == 0 && claim_scan_needs_pass(scan));
-	claim_scan_end(scan);
 
 	/*
 	 * This comes after the pass has removed what was set aside, because some

@@ -84,9 +84,6 @@ static ClaimDeadLetters require_dead_letters = NULL;
 
 static int	compare_message_ids(const void *a, const void *b);
 static void sort_ids(Datum *ids, int64 n);
-static int64 delete_messages_of_claim(const Queue *queue, Datum *ids, int n,
-									  const ClaimId *claim, bool live,
-									  Jsonb *result);
 static bool delete_one_message(const Queue *queue, int64 id,
 							   const ClaimId *claim, Jsonb *result,
 							   bool *live, List **entries);
@@ -114,35 +111,15 @@ static bool bury_unclaimed(const Queue *queue, FoundMessage *message,
 /* --- Delete --- */
 
 /*
- * Delete one message of a claim, or if that is NULL, one that is not claimed.
- * The history of its queue, if there is one, keeps the result, unless that is
- * NULL.  Returns false if there is no such message.
- */
-bool
-claim_delete_message(const Queue *queue, int64 id, const ClaimId *claim,
-					 Jsonb *result)
-{
-	Datum		ids = Int64GetDatum(id);
-
-	return delete_messages_of_claim(queue, &ids, 1, claim, false, result) > 0;
-}
-
-/*
- * Delete many messages of a claim, or if that is NULL, messages that are not
- * claimed.  "live" says whether the claim is known to have been live, even
- * if it has none left.  Returns how many there were.  Sorts the array.
+ * Delete messages of a claim, or if that is NULL, messages that are not
+ * claimed.  "live" says whether the claim is known to have been live, even if
+ * it has none left.  The history of the queue, if there is one, keeps the
+ * result for each, unless that is NULL.  Returns how many there were.  Sorts
+ * the array.
  */
 int64
 claim_delete_messages(const Queue *queue, Datum *ids, int n,
-					  const ClaimId *claim, bool live)
-{
-	return delete_messages_of_claim(queue, ids, n, claim, live, NULL);
-}
-
-/* Delete many messages, each with the same result. */
-static int64
-delete_messages_of_claim(const Queue *queue, Datum *ids, int n,
-						 const ClaimId *claim, bool live, Jsonb *result)
+					  const ClaimId *claim, bool live, Jsonb *result)
 {
 	List	   *entries = NIL;
 	int64		deleted = 0;

@@ -21,10 +21,9 @@
 #include "storage/message.h"
 
 /* The claim is NULL for messages that are not claimed. */
-extern bool claim_delete_message(const Queue *queue, int64 id,
-								 const ClaimId *claim, Jsonb *result);
 extern int64 claim_delete_messages(const Queue *queue, Datum *ids, int n,
-								   const ClaimId *claim, bool live);
+								   const ClaimId *claim, bool live,
+								   Jsonb *result);
 
 /* How a message is to be given back that has failed */
 typedef struct RetryTerms

@@ -413,12 +413,6 @@ compare_ids(const void *a, const void *b)
 	return x < y ? -1 : (x > y);
 }
 
-void
-claim_scan_end(ClaimScan *scan)
-{
-	pfree(scan);
-}
-
 /* --- A probe --- */
 
 /*
@@ -450,7 +444,6 @@ claim_scan_probe(const Queue *queue, MessageTables *tables)
 		found = claim_scan_pass(scan)->nfree > 0;
 		claim_scan_end_pass(scan);
 	} while (!found && claim_scan_needs_pass(scan));
-	claim_scan_end(scan);
 	return found;
 }
 

@@ -167,35 +167,31 @@ begin_claim_read(const Queue *queue, const ClaimId *claim, TimestampTz *now)
 bool
 claim_is_live(const Queue *queue, const ClaimId *claim)
 {
-	TimestampTz now;
-	MessageScan *scan = begin_claim_read(queue, claim, &now);
-	ScanRow		row;
-	bool		live = false;
+	ClaimInfo	info;
 
-	while (!live && message_scan_next(scan, &row))
-		live = claim_has_message(claim, &row.form, now);
-	message_scan_end(scan);
-	PopActiveSnapshot();
-	return live;
+	return claim_get_info(queue, claim, &info) || info.ncanceled > 0;
 }
 
-/* Describe a claim.  Returns false if it is not live. */
+/* Describe a claim.  Returns false if it is not live, or all was canceled. */
 bool
 claim_get_info(const Queue *queue, const ClaimId *claim, ClaimInfo *info)
 {
 	MessageScan *scan = begin_claim_read(queue, claim, &info->now);
 	ScanRow		row;
 
-	info->nmessages = 0;
+	info->nmessages = info->ncanceled = 0;
 	while (message_scan_next(scan, &row))
-		if (claim_has_message(claim, &row.form, info->now) &&
-			!row.form.is_canceled)
-		{
-			info->claimed_at = row.form.claimed_at;
-			info->claimed_until = row.form.claimed_until;
-			info->grace = row.form.claim_grace;
+	{
+		if (!claim_has_message(claim, &row.form, info->now))
+			continue;
+		info->claimed_at = row.form.claimed_at;
+		info->claimed_until = row.form.claimed_until;
+		info->grace = row.form.claim_grace;
+		if (row.form.is_canceled)
+			info->ncanceled++;
+		else
 			info->nmessages++;
-		}
+	}
 	message_scan_end(scan);
 	PopActiveSnapshot();
 	return info->nmessages > 0;
