@@ -298,14 +298,17 @@ free_message(Freeing *freeing, MessageTable *table, TupleTableSlot *slot)
 	key = heap_getattr(tuple, Anum_message_dedup, desc, &isnull);
 	if (!isnull)
 	{
-		bool		taken;
+		DedupTake	take = {.queue = &freeing->queue,
+			.digest = DatumGetUUIDP(key),.id = message_row_id(tuple),
+		.wait = LockWaitSkip};
+		int64		waiting;
+		TakeResult	result = dedup_take_key(&take, &waiting);
 
-		if (!dedup_try_take_key(&freeing->queue, DatumGetUUIDP(key),
-								message_row_id(tuple), &taken))
-			return false;
-		if (!taken)
+		if (result == KEY_DUPLICATE)
 			return message_end(&freeing->queue, table, tuple,
 							   END_LATE_DUPLICATE, NULL);
+		if (result == KEY_BUSY)
+			return false;
 	}
 	delay = DatumGetInt32(heap_getattr(tuple, Anum_message_after_delay, desc,
 									   &isnull));

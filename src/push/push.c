@@ -344,16 +344,30 @@ replace_message(Push *push, const NewMessage *message, int64 id)
 static bool
 take_dedup_key(Push *push, NewMessage *message, NewMessage **first)
 {
-	const Queue *queue = queue_of(push, message);
+	DedupTake	take = {.queue = queue_of(push, message),
+		.digest = message->dedup_key,.id = message->id,
+		.terms = message->dedup,
+	.wait = push->nqueues == 1 ? LockWaitBlock : LockWaitSkip};
 	int64		waiting;
 
 	if (*first == NULL)
 	{
-		if (dedup_take_key(queue, message->dedup_key, message->id,
-						   &message->dedup, &waiting))
+		switch (dedup_take_key(&take, &waiting))
 		{
-			*first = message;
-			return true;
+			case KEY_TAKEN:
+				*first = message;
+				return true;
+			case KEY_BUSY:
+
+				/*
+				 * A transaction of one queue must not keep a copy from the
+				 * others: that copy gets no key, so that there may be one
+				 * message more.
+				 */
+				message->dedup_key = NULL;
+				return true;
+			case KEY_DUPLICATE:
+				break;
 		}
 		if (message->dedup.mode != DEDUP_REPLACE || waiting == 0)
 			return false;
@@ -373,7 +387,7 @@ take_dedup_key(Push *push, NewMessage *message, NewMessage **first)
 	}
 	message->id = waiting;
 	message->is_replacement = true;
-	counts_add(queue->id, JOB_DUPLICATES, 1);
+	counts_add(take.queue->id, JOB_DUPLICATES, 1);
 	return true;
 }
 
@@ -391,35 +405,18 @@ take_dedup_keys(Push *push)
 			push->messages[i].after == NO_BATCH)
 			keyed[nkeyed++] = &push->messages[i];
 	qsort(keyed, nkeyed, sizeof(NewMessage *), compare_dedup_keys);
-	if (push->nqueues == 1)
-		check_can_replace(push);
+	check_can_replace(push);
 	for (int i = 0; i < nkeyed; i++)
 	{
-		const Queue *queue = queue_of(push, keyed[i]);
-		bool		taken;
-
-		if (i > 0 && keyed[i - 1]->dedup_key != NULL &&
-			memcmp(keyed[i]->dedup_key, keyed[i - 1]->dedup_key,
-				   sizeof(pg_uuid_t)) != 0)
+		/* Of several with one key in a queue, the first is no duplicate. */
+		if (push->nqueues > 1 ||
+			(i > 0 && memcmp(keyed[i]->dedup_key, keyed[i - 1]->dedup_key,
+							 sizeof(pg_uuid_t)) != 0))
 			first = NULL;
-
-		/*
-		 * Of several with one key in a queue, the first is not a duplicate. A
-		 * transaction of one queue must not keep a copy from the others: that
-		 * copy gets no key, so that there may be one message more.
-		 */
-		if (push->nqueues == 1)
-			taken = take_dedup_key(push, keyed[i], &first);
-		else if (!dedup_try_take_key(queue, keyed[i]->dedup_key,
-									 keyed[i]->id, &taken))
-		{
-			keyed[i]->dedup_key = NULL;
-			taken = true;
-		}
-		if (!taken)
+		if (!take_dedup_key(push, keyed[i], &first))
 		{
 			keyed[i]->id = 0;
-			counts_add(queue->id, JOB_DUPLICATES, 1);
+			counts_add(queue_of(push, keyed[i])->id, JOB_DUPLICATES, 1);
 		}
 	}
 	pfree(keyed);
