@@ -181,6 +181,7 @@ extern void claim_scan_add_range(ClaimScan *scan, const MessageRange *range,
 extern int64 claim_scan_range(ClaimScan *scan, const MessageRange *range);
 extern bool claim_scan_wait(ClaimScan *scan, bool awaits_move);
 extern bool claim_scan_begin_again(ClaimScan *scan);
+extern void claim_scan_give_back(ClaimScan *scan, int64 scanned_to);
 extern void claim_scan_widen(ReserveRequest *request, int64 width);
 extern void claim_scan_map(ClaimScan *scan);
 extern void claim_scan_probe_map(ClaimScan *scan);

@@ -303,6 +303,18 @@ claim_scan_begin_again(ClaimScan *scan)
 	return true;
 }
 
+/* Give back the part of the range that was not scanned. */
+void
+claim_scan_give_back(ClaimScan *scan, int64 scanned_to)
+{
+	availability_give_back(&scanned_to, &scan->pass.skipped, scan->pass.now);
+	scan->pass.skipped.n = 0;
+
+	/* What is chosen is free until it is marked, so others have to wait. */
+	if (scan->result.chosen.n == 0)
+		availability_close();
+}
+
 /*
  * A range of this width held nothing free: the next one is wider, so that few
  * are needed to get over many messages that are gone.
@@ -375,7 +387,6 @@ reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
 	ScanPass   *pass = &scan->pass;
 	bool		has_rows = message_scan_has_rows(pass->rows, false);
 	int			before;
-	int64		scanned_to;
 	MessageRange range;
 
 	request->has_found = has_rows || scan->result.chosen.n > 0;
@@ -383,15 +394,7 @@ reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
 	{
 		case RESERVE_DONE:
 			before = scan->result.chosen.n;
-			scanned_to = claim_scan_range(scan, &range);
-			availability_give_back(&scanned_to, &pass->skipped, pass->now);
-
-			/*
-			 * What is chosen is free until it is marked, so others have to
-			 * wait.
-			 */
-			if (scan->result.chosen.n == 0)
-				availability_close();
+			claim_scan_give_back(scan, claim_scan_range(scan, &range));
 			if (scan->result.chosen.n == before)
 				claim_scan_widen(request, request->width);
 			return true;
