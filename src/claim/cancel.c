@@ -80,7 +80,6 @@ static int	compare_queues(const void *a, const void *b);
 static int64 cancel_listed(CancelList *list, const char *reason);
 static bool add_match(const ScanRow *row, TimestampTz now, void *arg);
 static bool add_member(MessageTable *table, TupleTableSlot *slot, void *arg);
-static void find_members(int64 batch, CancelList *list);
 
 static XactList records = {
 	.record_size = sizeof(CancelRecord),
@@ -292,19 +291,6 @@ add_member(MessageTable *table, TupleTableSlot *slot, void *arg)
 	return true;
 }
 
-static void
-find_members(int64 batch, CancelList *list)
-{
-	segment_push_snapshot();
-	while (!batches_scan(batch, BATCH_MEMBERS, PG_INT64_MAX, AccessShareLock,
-						 true, add_member, list))
-	{
-		list->n = 0;
-		segment_renew_snapshot();
-	}
-	PopActiveSnapshot();
-}
-
 /*
  * Cancel the members of a batch that are unfinished now.  Returns how many
  * there were.  The caller has checked that the role may do that.
@@ -314,7 +300,14 @@ cancel_batch(int64 batch)
 {
 	CancelList	list = list_create();
 
-	find_members(batch, &list);
+	segment_push_snapshot();
+	while (!batches_scan(batch, BATCH_MEMBERS, PG_INT64_MAX, AccessShareLock,
+						 true, add_member, &list))
+	{
+		list.n = 0;
+		segment_renew_snapshot();
+	}
+	PopActiveSnapshot();
 	return cancel_listed(&list, NULL);
 }
 

@@ -110,7 +110,6 @@ static int64 update_messages(ClaimUpdate *update, RowAction action);
 static bool lock_row_of_claim(ClaimUpdate *update, ScanRow *row);
 static bool renew_row(ClaimUpdate *update, ScanRow *row);
 static bool release_row(ClaimUpdate *update, ScanRow *row);
-static bool is_named(const ClaimUpdate *update, int64 id);
 static bool complete_row(ClaimUpdate *update, ScanRow *row);
 static bool keep_or_return_row(ClaimUpdate *update, ScanRow *row);
 
@@ -400,19 +399,13 @@ claim_complete(const Queue *queue, const ClaimId *claim, const int64 *ids,
 	return found - update.kept;
 }
 
-/* Returns whether the caller has named the message. */
-static bool
-is_named(const ClaimUpdate *update, int64 id)
-{
-	return update->nids > 0 &&
-		bsearch(&id, update->ids, update->nids, sizeof(int64),
-				message_id_cmp) != NULL;
-}
-
 static bool
 complete_row(ClaimUpdate *update, ScanRow *row)
 {
 	DedupRun   *run;
+	bool		is_named = update->nids > 0 &&
+	bsearch(&row->form.id, update->ids, update->nids, sizeof(int64),
+			message_id_cmp) != NULL;
 
 	/* The error that follows takes back what was deleted. */
 	if (row->form.is_canceled)
@@ -423,7 +416,7 @@ complete_row(ClaimUpdate *update, ScanRow *row)
 	 * because a session that renews the claim could lock them, and wait for
 	 * those that we have deleted.
 	 */
-	if (is_named(update, row->form.id) != update->only)
+	if (is_named != update->only)
 	{
 		if (!lock_row_of_claim(update, row))
 			return false;

@@ -62,7 +62,6 @@ typedef struct TurnEntry
 	int			turn;
 } TurnEntry;
 
-static bool was_delivered_before(const ScanRow *row);
 static int	count_room(ClaimScan *scan, GroupTurn *turn, int wanted);
 static int	list_delivered(const ClaimScan *scan, LaneId lane,
 						   OwnRanges *ranges);
@@ -174,17 +173,6 @@ group_turn_unlock(ClaimScan *scan, GroupTurn *turn)
 	if (turn->is_locked)
 		scan->pass.nlocks--;
 	turn->is_locked = turn->is_new_lock = false;
-}
-
-/*
- * Returns whether a message that is not under a claim was delivered, in this
- * queue: claims in the queue that a dead letter came from do not count.
- */
-static bool
-was_delivered_before(const ScanRow *row)
-{
-	return row->form.claim_count > 0 &&
-		options_deliveries(row->table, row->tuple) > 0;
 }
 
 /* --- How many messages may be taken --- */
@@ -395,8 +383,11 @@ group_count_row(ClaimScan *scan, GroupCount *count, const ScanRow *row)
 	ScanPass   *pass = &scan->pass;
 	MessageClass class = scan_row_class(scan, row);
 	bool		is_live = scan_row_counts_as_claimed(row, class);
+
+	/* Claims in the queue that a dead letter came from do not count. */
 	bool		was_delivered = class == MESSAGE_FREE &&
-	was_delivered_before(row);
+	row->form.claim_count > 0 &&
+	options_deliveries(row->table, row->tuple) > 0;
 
 	/* The ranges may overlap, and their messages are merged in order. */
 	if (count->n > 0 && row->form.id == count->last_id)

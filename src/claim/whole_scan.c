@@ -46,7 +46,6 @@
 #include "storage/segment.h"
 
 static void count_groups(ClaimScan *scan);
-static void set_rooms(ClaimScan *scan);
 static int	room_of_group(const ClaimScan *scan, const GroupTurn *turn);
 static void lock_groups(ClaimScan *scan);
 static void scan_whole_row(ClaimScan *scan, ScanRow *row);
@@ -69,7 +68,15 @@ whole_scan_pass(ClaimScan *scan)
 		/* What was counted before the locks may have changed since. */
 		if (pass->nlocks > 0)
 			count_groups(scan);
-		set_rooms(scan);
+
+		/* Those that were not locked have no room. */
+		for (int i = 0; i < pass->turns.n; i++)
+		{
+			GroupTurn  *turn = &pass->turns.items[i];
+
+			if (turn->room > 0)
+				turn->room = Min(turn->room, room_of_group(scan, turn));
+		}
 	}
 	do
 	{
@@ -149,20 +156,6 @@ lock_groups(ClaimScan *scan)
 			wanted--;
 		else
 			group_turn_unlock(scan, turn);
-	}
-}
-
-/* Set how many messages of each group the pass may choose. */
-static void
-set_rooms(ClaimScan *scan)
-{
-	/* Those that were not locked have none. */
-	for (int i = 0; i < scan->pass.turns.n; i++)
-	{
-		GroupTurn  *turn = &scan->pass.turns.items[i];
-
-		if (turn->room > 0)
-			turn->room = Min(turn->room, room_of_group(scan, turn));
 	}
 }
 
