@@ -366,8 +366,7 @@ is_inconclusive(ClaimScan *scan)
 	 * was unlocked and locked again.
 	 */
 	if (!pass->uses_map)
-		return !is_subset(&pass->busy, &scan->busy_before) || pass->lost ||
-			pass->met_changed;
+		return !is_subset(&pass->busy, &scan->busy_before) || pass->lost;
 
 	/* Something came free, or was taken by another session, meanwhile. */
 	if (pass->lost)

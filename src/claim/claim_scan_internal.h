@@ -92,11 +92,9 @@ typedef struct ScanPass
 	BusyIds		busy;			/* claim: locked by other transactions */
 	bool		met_locked;		/* another transaction had locked a message */
 	bool		met_locked_group;	/* ... or a group with a bound */
-	bool		met_changed;	/* a message was changed meanwhile, and may be
-								 * free again */
 	bool		lost;			/* another transaction was the first to change
-								 * a message that was chosen, or something
-								 * else came free meanwhile */
+								 * a message, so that it or something else may
+								 * be free again */
 	bool		met_group;		/* the queue has groups, and had none when the
 								 * scan began */
 	bool		gave_up;		/* the map is of no help: waiting for other

@@ -549,8 +549,9 @@ lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode)
 
 			/*
 			 * The change may have made it free, which the next scan will see.
+			 * To the map its transaction returns it.
 			 */
-			pass->met_changed = true;
+			pass->lost |= !pass->uses_map;
 			skip_row(scan, row, DT_NOBEGIN, false);
 			return false;
 		case TM_Invisible:

@@ -82,7 +82,7 @@ typedef struct ClaimUpdate
 
 	/* Arguments and results of the calls */
 	int			ttl;			/* renew, keep */
-	int			grace;			/* renew; -1 leaves it unchanged */
+	int			grace;			/* renew, keep; -1 leaves it unchanged */
 	TimestampTz until;			/* renew: the new end */
 	int			delay;			/* release: in seconds */
 	bool		failed;			/* release: their attempt has failed */
@@ -515,6 +515,7 @@ claim_keep_only(const Queue *queue, const ClaimId *claim, int64 keep, int ttl)
 		.queue = queue,
 		.claim = claim,
 		.ttl = ttl,
+		.grace = -1,
 		.keep = keep
 	};
 
@@ -526,10 +527,7 @@ static bool
 keep_or_return_row(ClaimUpdate *update, ScanRow *row)
 {
 	bool		keeps = row->form.id == update->keep;
-	TimestampTz now;
-	HeapTuple	tuple;
 	HeapTuple	copy;
-	MessageForm form;
 
 	/*
 	 * If the claim has run out since the scan began, others may have claimed
@@ -540,35 +538,29 @@ keep_or_return_row(ClaimUpdate *update, ScanRow *row)
 	if (!message_lock_as_seen(row->table, row->slot, LockTupleNoKeyExclusive,
 							  keeps ? LockWaitError : LockWaitSkip))
 		return !keeps;
-	tuple = row_tuple(row->slot);
-	form = message_read(tuple);
-	now = GetCurrentTimestamp();
+	row->tuple = row_tuple(row->slot);
+	row->form = message_read(row->tuple);
+	update->now = GetCurrentTimestamp();
 
 	/*
 	 * The claim has run out while we waited, and others may count the message
 	 * as free.  So we leave it as it is; but claims skip it while it is
 	 * locked.
 	 */
-	if (!claim_has_message(update->claim, &form, now))
-	{
-		message_return_at_commit(row->table, tuple);
-		return true;
-	}
-	if (keeps)
-		message_set_claim(&form, now, update->ttl, form.claim_grace);
-	else if (form.is_canceled)
-	{
-		expire_remove(update->queue, row->table, tuple);
-		return true;
-	}
+	if (!claim_has_message(update->claim, &row->form, update->now))
+		message_return_at_commit(row->table, row->tuple);
+	else if (keeps)
+		return renew_row(update, row);
+	else if (row->form.is_canceled)
+		expire_remove(update->queue, row->table, row->tuple);
 	else
 	{
-		form.claim_count--;
-		message_clear_claim(&form);
+		row->form.claim_count--;
+		message_clear_claim(&row->form);
+		copy = message_row_change(RelationGetDescr(row->table->heap),
+								  row->tuple, &row->form);
+		message_update_locked(row->table, row->tuple, copy);
+		heap_freetuple(copy);
 	}
-	copy = message_row_change(RelationGetDescr(row->table->heap), tuple,
-							  &form);
-	message_update_locked(row->table, tuple, copy);
-	heap_freetuple(copy);
 	return true;
 }

@@ -51,7 +51,7 @@
 #define REASON					"reason"
 #define CLAIM_COUNT				"claim_count"
 
-/* How many dead letters are sent back with one snapshot */
+/* How many dead letters are read with one snapshot */
 #define REDRIVE_BATCH			1000
 
 /* A redrive of the dead letters in a queue */
@@ -59,7 +59,6 @@ typedef struct Redrive
 {
 	const Queue *dead;			/* where they are */
 	const Queue *target;		/* NULL: back to where they came from */
-	int64		marker;			/* the id of the last one that was read */
 	int64		ngone;			/* how many came from a queue that is gone */
 } Redrive;
 
@@ -74,7 +73,6 @@ static Jsonb *form_letter_attributes(const Queue *queue, HeapTuple tuple,
 static bool open_origin_queue(const Queue *dead, const char *name,
 							  TimestampTz died_at, Queue *origin);
 static bool send_letter_back(Redrive *redrive, ScanRow *row, TimestampTz now);
-static int	redrive_batch(Redrive *redrive, int limit);
 static bool redrive_one(Redrive *redrive, int64 id);
 static int64 redrive_all(Redrive *redrive, int limit);
 
@@ -323,41 +321,6 @@ send_letter_back(Redrive *redrive, ScanRow *row, TimestampTz now)
 	return message_end(dead, row->table, row->tuple, END_REDRIVEN, NULL);
 }
 
-/*
- * Send up to limit dead letters back whose ids are above the marker, which
- * this advances.  Returns their number.
- */
-static int
-redrive_batch(Redrive *redrive, int limit)
-{
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "dead letter",
-												  ALLOCSET_DEFAULT_SIZES);
-	MessageScan *scan;
-	ScanRow		row;
-	TimestampTz now = GetCurrentTimestamp();
-	int			n = 0;
-
-	segment_push_snapshot();
-	scan = message_scan_begin_list(redrive->dead->id, redrive->marker + 1,
-								   RowExclusiveLock);
-	while (n < limit && message_scan_next(scan, &row))
-	{
-		MemoryContext old;
-
-		MemoryContextReset(context);
-		redrive->marker = row.form.id;
-		old = MemoryContextSwitchTo(context);
-		if (send_letter_back(redrive, &row, now))
-			n++;
-		MemoryContextSwitchTo(old);
-	}
-	message_scan_end(scan);
-	PopActiveSnapshot();
-	MemoryContextDelete(context);
-	return n;
-}
-
 /* Send the dead letter with this id back.  Returns false if it stays. */
 static bool
 redrive_one(Redrive *redrive, int64 id)
@@ -381,17 +344,39 @@ redrive_one(Redrive *redrive, int64 id)
 static int64
 redrive_all(Redrive *redrive, int limit)
 {
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "dead letter",
+												  ALLOCSET_DEFAULT_SIZES);
+	int64		next = 0;
 	int64		total = 0;
-	int64		previous;
+	int			nread;
 
 	/* The target is another queue: the scan does not find what it sends. */
 	do
 	{
-		previous = redrive->marker;
-		total += redrive_batch(redrive,
-							   (int) Min(limit - total, REDRIVE_BATCH));
+		TimestampTz now = GetCurrentTimestamp();
+		MessageScan *scan;
+		ScanRow		row;
+
+		segment_push_snapshot();
+		scan = message_scan_begin_list(redrive->dead->id, next,
+									   RowExclusiveLock);
+		for (nread = 0; nread < REDRIVE_BATCH && total < limit &&
+			 message_scan_next(scan, &row); nread++)
+		{
+			MemoryContext old = MemoryContextSwitchTo(context);
+
+			next = row.form.id + 1;
+			if (send_letter_back(redrive, &row, now))
+				total++;
+			MemoryContextSwitchTo(old);
+			MemoryContextReset(context);
+		}
+		message_scan_end(scan);
+		PopActiveSnapshot();
 		CommandCounterIncrement();
-	} while (total < limit && redrive->marker != previous);
+	} while (nread == REDRIVE_BATCH && total < limit);
+	MemoryContextDelete(context);
 	return total;
 }
 

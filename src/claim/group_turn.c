@@ -408,7 +408,7 @@ group_count_row(ClaimScan *scan, GroupCount *count, const ScanRow *row)
 			scan_list_add_busy(scan, row->form.id);
 		}
 		else if (is_live || scan_row_is_changing(row))
-			pass->met_changed = true;
+			pass->lost = true;
 	}
 
 	/*
