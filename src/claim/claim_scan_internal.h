@@ -171,7 +171,6 @@ extern void scan_list_add_delivered(ClaimScan *scan, const ScanRow *row);
 extern void scan_list_sort_chosen(ChosenMessages *chosen, bool in_turns);
 
 /* claim_scan_source.c: where messages come from */
-extern bool claim_scan_ends_before(const ClaimScan *scan, const ScanRow *row);
 extern bool claim_scan_wants_more(const ClaimScan *scan);
 extern void claim_scan_push_snapshot(ClaimScan *scan);
 extern void claim_scan_add_range(ClaimScan *scan, const MessageRange *range,

@@ -67,36 +67,6 @@ claim_scan_push_snapshot(ClaimScan *scan)
 	scan->pass.nsnapshots++;
 }
 
-/*
- * Returns whether the claim ends before this message, because it would be
- * chosen and cannot be in one claim with those that are chosen already.  One
- * that is not free is passed over.
- */
-bool
-claim_scan_ends_before(const ClaimScan *scan, const ScanRow *row)
-{
-	const ClaimScanResult *result = &scan->result;
-	int64		number = message_id_number(row->form.id);
-	bool		fits;
-
-	if (result->chosen.n == 0)
-		return false;
-
-	/* The distance of the claim's numbers is stored in its claim_span. */
-	fits = Max(result->max_number, number) -
-		Min(result->min_number, number) <= PG_INT32_MAX;
-
-	/*
-	 * A job that was attempted before is claimed alone, because it may have
-	 * crashed the server: no other message is to lose an attempt with it.
-	 */
-	if (scan->request.isolates &&
-		(row->form.claim_count > 0 ||
-		 result->chosen.items[0].form.claim_count > 0))
-		fits = false;
-	return !fits && scan_row_class(scan, row) == MESSAGE_FREE;
-}
-
 /* Returns whether another message has to be scanned. */
 bool
 claim_scan_wants_more(const ClaimScan *scan)
@@ -140,11 +110,7 @@ scan_added(ClaimScan *scan)
 
 	while (claim_scan_wants_more(scan) &&
 		   message_scan_next(scan->pass.rows, &row))
-	{
-		scan->pass.does_not_fit = claim_scan_ends_before(scan, &row);
-		if (!scan->pass.does_not_fit)
-			claim_scan_row(scan, &row);
-	}
+		claim_scan_row(scan, &row);
 }
 
 /*
@@ -158,7 +124,6 @@ claim_scan_range(ClaimScan *scan, const MessageRange *range)
 	ScanPass   *pass = &scan->pass;
 	MessageScan *rows = pass->rows;
 	int64		scanned_to = range->first - 1;
-	bool		is_of_lane;
 	ScanRow		row;
 
 	claim_scan_add_range(scan, range, false);
@@ -171,24 +136,16 @@ claim_scan_range(ClaimScan *scan, const MessageRange *range)
 			break;
 		}
 		message_scan_next(rows, &row);
-		is_of_lane = pass->lane_step != LANE_STEP_TAKE ||
-			scan_row_is_of_lane(&row, pass->lane);
+		pass->nscanned++;
+		if (pass->lane_step != LANE_STEP_TAKE ||
+			scan_row_is_of_lane(&row, pass->lane))
+			claim_scan_row(scan, &row);
 
-		/*
-		 * If a message that would be chosen does not fit into the claim, the
-		 * claim ends before it.  One that is only given to its lane, or that
-		 * we pass over, need not fit.
-		 */
-		pass->does_not_fit = is_of_lane &&
-			pass->lane_step != LANE_STEP_GIVE &&
-			claim_scan_ends_before(scan, &row);
+		/* The claim ends before it. */
 		if (pass->does_not_fit)
 			break;
-		pass->nscanned++;
 		if (row.in_range)
 			scanned_to = message_id_number(row.form.id);
-		if (is_of_lane)
-			claim_scan_row(scan, &row);
 
 		/* The message that must not be overtaken stays in its lane. */
 		if (pass->is_first_out && pass->head_failed && row.in_range)

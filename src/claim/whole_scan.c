@@ -180,9 +180,6 @@ scan_whole_row(ClaimScan *scan, ScanRow *row)
 			 message_id_number(row->form.id) != turn->count.head.first))
 			return;
 	}
-	pass->does_not_fit = claim_scan_ends_before(scan, row);
-	if (pass->does_not_fit)
-		return;
 	claim_scan_row(scan, row);
 	if (turn != NULL)
 	{

@@ -110,7 +110,6 @@ static const Queue *queue_of(const Push *push, const NewMessage *message);
 static int64 next_message_number(Push *push, const Queue *queue);
 static bool assign_ids(Push *push);
 static int	compare_dedup_keys(const void *a, const void *b);
-static void check_can_replace(const Push *push);
 static void replace_message(Push *push, const NewMessage *message, int64 id);
 static bool take_dedup_key(Push *push, NewMessage *message,
 						   NewMessage **first);
@@ -271,23 +270,6 @@ compare_dedup_keys(const void *a, const void *b)
 }
 
 /*
- * Raise an error if one of the messages may replace another one, and the
- * current role cannot claim from the queue: it could change what others push.
- */
-static void
-check_can_replace(const Push *push)
-{
-	Queue		queue;
-
-	for (int i = 0; i < push->n; i++)
-		if (push->messages[i].dedup.mode == DEDUP_REPLACE)
-		{
-			(void) queue_open(push->queues->name, QUEUE_CLAIM, &queue);
-			break;
-		}
-}
-
-/*
  * Put the body, the headers and the due time of a new message into one that
  * waits, which this transaction has locked.
  */
@@ -398,14 +380,22 @@ take_dedup_keys(Push *push)
 	NewMessage **keyed = palloc(push->n * sizeof(NewMessage *));
 	NewMessage *first = NULL;
 	int			nkeyed = 0;
+	bool		replaces = false;
+	Queue		queue;
 
 	/* What waits for a batch takes its key when that has finished. */
 	for (int i = 0; i < push->n; i++)
+	{
+		replaces |= push->messages[i].dedup.mode == DEDUP_REPLACE;
 		if (push->messages[i].dedup_key != NULL &&
 			push->messages[i].after == NO_BATCH)
 			keyed[nkeyed++] = &push->messages[i];
+	}
 	qsort(keyed, nkeyed, sizeof(NewMessage *), compare_dedup_keys);
-	check_can_replace(push);
+
+	/* A role that cannot claim must not change what others push. */
+	if (replaces)
+		(void) queue_open(push->queues->name, QUEUE_CLAIM, &queue);
 	for (int i = 0; i < nkeyed; i++)
 	{
 		/* Of several with one key in a queue, the first is no duplicate. */
