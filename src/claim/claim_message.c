@@ -92,7 +92,8 @@ static Outcome try_delete_message(const Queue *queue, int64 id,
 								  DedupEntry **entry, DedupRun **run);
 static Outcome check_claim_of_message(const MessageForm *form,
 									  const ClaimId *claim, TimestampTz now);
-pg_noreturn static void not_in_claim_error(int64 id, Outcome outcome);
+static void report_outcome(const Queue *queue, int64 id, const ClaimId *claim,
+						   Outcome outcome, bool live, bool may_be_gone);
 static Outcome try_retry_message(const Queue *queue, int64 id,
 								 const ClaimId *claim,
 								 const RetryTerms *terms, TimestampTz *due);
@@ -196,21 +197,9 @@ delete_one_message(const Queue *queue, int64 id, const ClaimId *claim,
 				 errhint("Pass the id of its claim, or wait until the claim ends.")));
 	}
 
-	if (outcome == OUTCOME_CANCELED)
-		claim_canceled(queue, claim);
-
-	/*
-	 * If the claim is not live, that is the error, whatever has become of the
-	 * message.  It also takes the delete back that came too late.  The claim
-	 * may have run out since we have deleted another one of its messages.
-	 */
-	if (outcome == OUTCOME_TOO_LATE ||
-		(*live ? outcome == OUTCOME_RAN_OUT : !claim_is_live(queue, claim)))
-		claim_not_live();
+	report_outcome(queue, id, claim, outcome, *live, true);
 	*live = true;
-	if (outcome == OUTCOME_GONE)
-		return false;
-	not_in_claim_error(id, outcome);
+	return false;
 }
 
 /*
@@ -273,9 +262,28 @@ check_claim_of_message(const MessageForm *form, const ClaimId *claim,
 		OUTCOME_RAN_OUT : OUTCOME_NOT_CLAIMED;
 }
 
+/*
+ * Raise an error, because a message of a claim was not changed, or too late.
+ * "live" says whether the claim is known to have been live.  If it is, and
+ * may_be_gone is set, a message that does not exist is no error.
+ */
 static void
-not_in_claim_error(int64 id, Outcome outcome)
+report_outcome(const Queue *queue, int64 id, const ClaimId *claim,
+			   Outcome outcome, bool live, bool may_be_gone)
 {
+	if (outcome == OUTCOME_CANCELED)
+		claim_canceled(queue, claim);
+
+	/*
+	 * If the claim is not live, that is the error, whatever has become of the
+	 * message.  It also takes the delete back that came too late.  The claim
+	 * may have run out since we have changed another one of its messages.
+	 */
+	if (outcome == OUTCOME_TOO_LATE ||
+		(live ? outcome == OUTCOME_RAN_OUT : !claim_is_live(queue, claim)))
+		claim_not_live();
+	if (outcome == OUTCOME_GONE && may_be_gone)
+		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_MESSAGE_NOT_IN_CLAIM),
 			 errmsg("message %lld is not in that claim", (long long) id),
@@ -324,7 +332,7 @@ claim_retry_message(const Queue *queue, int64 id, const ClaimId *claim,
 					RetryTerms *terms)
 {
 	Outcome		outcome;
-	TimestampTz due;
+	TimestampTz due = 0;
 
 	if (terms->error != NULL)
 		terms->error = attributes_clip_error(terms->error);
@@ -336,23 +344,10 @@ claim_retry_message(const Queue *queue, int64 id, const ClaimId *claim,
 	} while (outcome == OUTCOME_CHANGED);
 	CommandCounterIncrement();
 
-	if (outcome == OUTCOME_CANCELED)
-	{
-		if (terms->for_job)
-			return 0;
-		claim_canceled(queue, claim);
-	}
+	if (outcome == OUTCOME_CANCELED && terms->for_job)
+		return 0;
 	if (outcome != OUTCOME_DONE)
-	{
-		/*
-		 * A claim that is not live is the error, whatever the outcome.  One
-		 * that was live may have run out meanwhile.
-		 */
-		if (terms->is_live ? outcome == OUTCOME_RAN_OUT :
-			!claim_is_live(queue, claim))
-			claim_not_live();
-		not_in_claim_error(id, outcome);
-	}
+		report_outcome(queue, id, claim, outcome, terms->is_live, false);
 	if (terms->error != NULL)
 		counts_set_error(queue->id, terms->error);
 	if (due != 0)
