@@ -17,10 +17,8 @@
  *	  With a map, a pass reserves one range after the other, and reads each
  *	  with a new snapshot.  Skipped messages are returned to the map with the
  *	  reservation.  If the result is empty, there was a moment at which the map
- *	  had nothing and no session had anything reserved.  A probe reserves
- *	  nothing, since a concurrent claim would skip its ranges.  It scans what
- *	  the map would give to a claim, and reports nothing to the map.  Where
- *	  groups take turns, the ranges are those of lanes (lane_scan.c).
+ *	  had nothing and no session had anything reserved.  Where groups take
+ *	  turns, the ranges are those of lanes (lane_scan.c).
  *
  *	  Each source is read with a snapshot of its own, the latest.  If the
  *	  worker has emptied a segment before we had its tables locked, the

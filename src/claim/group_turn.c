@@ -13,11 +13,6 @@
  *	  group that another transaction has locked, or whose rate allows nothing
  *	  now.  A probe locks nothing, and only asks.
  *
- *	  With a bound of 1, messages of a group are handed out in order, and one
- *	  that was delivered and is not finished comes before the others.  Nothing
- *	  is handed out while that one is delayed or locked.  A message that was
- *	  never delivered blocks nothing while it is delayed.
- *
  *	  A claim that has reserved a range of a lane locks its group, asks what
  *	  was delivered of it and may be unfinished (lanes.c), and reads these
  *	  messages, with a snapshot that is later than the lock.  What is under
@@ -25,11 +20,13 @@
  *	  transaction has changed itself are read too, because the lane gets them
  *	  only when it ends.  Without lanes all messages of the group are counted.
  *
- *	  With a bound of 1, one that was delivered and is not finished comes
- *	  before all others (the head).  So does one that is free and comes before
- *	  the range that was reserved, because a prepared transaction that had
- *	  claimed it was rolled back.  If the head is free, it is taken, and the
- *	  range goes back; if it is delayed or locked, it blocks the group.
+ *	  With a bound of 1, messages of a group are handed out in order, and one
+ *	  that was delivered and is not finished comes before all others (the
+ *	  head).  So does one that is free and comes before the range that was
+ *	  reserved, because a prepared transaction that had claimed it was rolled
+ *	  back.  If the head is free, it is taken, and the range goes back; if it is
+ *	  delayed or locked, it blocks the group.  A message that was never
+ *	  delivered blocks nothing while it is delayed.
  *
  * src/claim/group_turn.c
  *
