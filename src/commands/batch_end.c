@@ -305,8 +305,8 @@ free_message(Freeing *freeing, MessageTable *table, TupleTableSlot *slot)
 		TakeResult	result = dedup_take_key(&take, &waiting);
 
 		if (result == KEY_DUPLICATE)
-			return message_end(&freeing->queue, table, tuple,
-							   END_LATE_DUPLICATE, NULL);
+			return message_end(&freeing->queue, table, tuple, END_DUPLICATE,
+							   NULL);
 		if (result == KEY_BUSY)
 			return false;
 	}
