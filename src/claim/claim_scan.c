@@ -422,22 +422,12 @@ compare_ids(const void *a, const void *b)
 bool
 claim_scan_probe(const Queue *queue, MessageTables *tables)
 {
-	ClaimScanRequest request = {0};
-	ClaimScan  *scan;
-	Queue		current;
+	ClaimScanRequest request = {.queue = queue,.mode = CLAIM_SCAN_PROBE,
+	.limit = 1,.tables = tables};
+	ClaimScan  *scan = claim_scan_begin(&request);
 	bool		found;
 
-	/*
-	 * A session that is woken because a bound was changed may not have
-	 * received the invalidation message yet.
-	 */
-	if (queue->has_groups && queue_by_id(queue->id, &current))
-		queue = &current;
-	request.queue = queue;
-	request.mode = CLAIM_SCAN_PROBE;
-	request.limit = 1;
-	request.tables = tables;
-	scan = claim_scan_begin(&request);
+	(void) has_new_bound(scan);
 	do
 	{
 		found = claim_scan_pass(scan)->nfree > 0;
