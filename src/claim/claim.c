@@ -50,7 +50,6 @@
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/pending.h"
-#include "storage/segment.h"
 #include "util/limits.h"
 
 #define LIST_INTERVAL		64	/* calls of which one visits all queues, while

@@ -49,7 +49,6 @@
 #include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
-#include "storage/message_scan.h"
 #include "storage/segment.h"
 #include "util/errcodes.h"
 #include "util/settings.h"

@@ -64,7 +64,6 @@
 
 #include "catalog/message_id.h"
 #include "catalog/relations.h"
-#include "catalog/tables.h"
 #include "claim/claim_scan.h"
 #include "claim/claim_scan_internal.h"
 #include "claim/dead_letter.h"
@@ -75,7 +74,6 @@
 #include "map/availability.h"
 #include "map/availability_reserve.h"
 #include "map/availability_visit.h"
-#include "map/lanes.h"
 #include "map/message_ranges.h"
 #include "push/message_end.h"
 #include "push/root_job.h"
@@ -86,8 +84,6 @@
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
-#include "storage/pending.h"
-#include "util/limits.h"
 
 static void begin_pass(ClaimScan *scan);
 static ClaimScan *begin_sweep(const Queue *queue);

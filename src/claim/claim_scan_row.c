@@ -59,7 +59,6 @@
 #include "claim/claim_scan_internal.h"
 #include "claim/dead_letter.h"
 #include "map/availability.h"
-#include "map/lanes.h"
 #include "map/message_ranges.h"
 #include "push/dedup.h"
 #include "queue/options.h"
@@ -68,7 +67,6 @@
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/row.h"
-#include "storage/segment.h"
 
 #define LIST_SIZE		16		/* of a new list */
 

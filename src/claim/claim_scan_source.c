@@ -36,7 +36,6 @@
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
-#include "catalog/tables.h"
 #include "claim/claim_scan_internal.h"
 #include "map/availability_reserve.h"
 #include "map/availability_view.h"

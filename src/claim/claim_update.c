@@ -62,7 +62,6 @@
 #include "queue/group.h"
 #include "queue/message_result.h"
 #include "queue/options.h"
-#include "queue/registry.h"
 #include "storage/attributes.h"
 #include "storage/claim_id.h"
 #include "storage/message.h"

@@ -19,7 +19,6 @@
 
 #include "utils/snapmgr.h"
 
-#include "catalog/tables.h"
 #include "claim/expire.h"
 #include "map/availability.h"
 #include "push/message_end.h"

@@ -29,7 +29,6 @@
 #include "catalog/tables.h"
 #include "claim/group_list.h"
 #include "queue/message_list.h"
-#include "queue/registry.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "util/clock.h"

@@ -56,7 +56,6 @@
 #include "catalog/tables.h"
 #include "claim/group_rate.h"
 #include "shmem/database_state.h"
-#include "storage/lane.h"
 #include "storage/message_row.h"
 #include "storage/row.h"
 #include "util/xact.h"

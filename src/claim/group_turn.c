@@ -45,7 +45,6 @@
 #include "queue/group.h"
 #include "queue/options.h"
 #include "shmem/database_state.h"
-#include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
 #include "storage/prepared.h"

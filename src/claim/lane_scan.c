@@ -64,30 +64,20 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "utils/timestamp.h"
 
-#include "catalog/message_id.h"
-#include "catalog/tables.h"
 #include "claim/claim_scan_internal.h"
 #include "claim/group_turn.h"
 #include "claim/lane_scan.h"
 #include "claim/lane_takes.h"
-#include "map/availability.h"
 #include "map/availability_groups.h"
 #include "map/availability_reserve.h"
 #include "map/availability_view.h"
-#include "map/lanes.h"
 #include "map/message_ranges.h"
-#include "queue/group.h"
-#include "queue/options.h"
 #include "storage/message.h"
-#include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
 #include "storage/prepared.h"
-#include "storage/segment.h"
-#include "util/hash.h"
 
 #define DELAYED_AT_ONCE 4000	/* which the worker reads in one step */
 

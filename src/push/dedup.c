@@ -121,7 +121,6 @@
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/row.h"
-#include "storage/segment.h"
 
 /* The row of a push with a period stays for at least so long. */
 #define KEPT_AT_LEAST		USECS_PER_HOUR

@@ -23,7 +23,6 @@
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/row.h"
-#include "storage/segment.h"
 
 static HeapTuple set_twins(TupleDesc desc, HeapTuple tuple,
 						   const DedupKey *key);
