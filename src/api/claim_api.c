@@ -366,15 +366,15 @@ Datum
 sql_message_delete(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_to_write(fcinfo, "q", "message_delete()");
-	int64		id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
+	Datum		id = arg_required(fcinfo, 1, "id");
 	Queue		queue;
 	ClaimId		claim;
 
 	if (!open_with_claim(fcinfo, name, 2, &queue, &claim))
 		PG_RETURN_BOOL(false);
-	PG_RETURN_BOOL(claim_delete_message(&queue, id,
-										PG_ARGISNULL(2) ? NULL : &claim,
-										NULL));
+	PG_RETURN_BOOL(claim_delete_messages(&queue, &id, 1,
+										 PG_ARGISNULL(2) ? NULL : &claim,
+										 false, NULL) > 0);
 }
 
 /*
@@ -401,7 +401,7 @@ sql_messages_delete(PG_FUNCTION_ARGS)
 		PG_RETURN_INT64(0);
 	PG_RETURN_INT64(claim_delete_messages(&queue, ids, n,
 										  PG_ARGISNULL(2) ? NULL : &claim,
-										  false));
+										  false, NULL));
 }
 
 /*
@@ -430,16 +430,15 @@ sql_message_retry(PG_FUNCTION_ARGS)
 	int64		id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
 	Queue		queue;
 	ClaimId		claim;
-	char	   *error = arg_text(fcinfo, 3);
-	int			delay = -1;
+	RetryTerms	terms = {.error = arg_text(fcinfo, 3),.delay = -1};
 	TimestampTz due;
 
 	if (!PG_ARGISNULL(4))
-		delay = arg_check_delay(PG_GETARG_INT32(4));
+		terms.delay = arg_check_delay(PG_GETARG_INT32(4));
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
 		!arg_claim_id(fcinfo, 2, &queue, &claim))
 		claim_not_live();
-	due = claim_retry_message(&queue, id, &claim, error, delay, false);
+	due = claim_retry_message(&queue, id, &claim, &terms);
 	if (due == 0)
 		PG_RETURN_NULL();
 	PG_RETURN_TIMESTAMPTZ(due);
@@ -468,12 +467,13 @@ sql_message_bury(PG_FUNCTION_ARGS)
 	int64		id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
 	Queue		queue;
 	ClaimId		claim;
+	RetryTerms	terms = {.error = arg_text(fcinfo, 3),.bury = true};
 
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
 		!arg_claim_id(fcinfo, 2, &queue, &claim))
 		claim_not_live();
 	claim_prepare_bury(&queue);
-	claim_bury_message(&queue, id, &claim, arg_text(fcinfo, 3), false);
+	(void) claim_retry_message(&queue, id, &claim, &terms);
 	PG_RETURN_VOID();
 }
 
@@ -556,20 +556,14 @@ Datum
 sql_message_cancel(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_to_write(fcinfo, "q", "message_cancel()");
-	int64		id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
+	Datum		id = arg_required(fcinfo, 1, "id");
 	Queue		queue;
+	bool		is_pending;
 
-	if (queue_open_or_notice(name, QUEUE_CLAIM, &queue))
-		switch (cancel_message(&queue, id, arg_text(fcinfo, 2)))
-		{
-			case CANCEL_NONE:
-				break;
-			case CANCEL_REMOVED:
-				PG_RETURN_TEXT_P(cstring_to_text("canceled"));
-			case CANCEL_PENDING:
-				PG_RETURN_TEXT_P(cstring_to_text("pending"));
-		}
-	PG_RETURN_NULL();
+	if (!queue_open_or_notice(name, QUEUE_CLAIM, &queue) ||
+		cancel_messages(&queue, &id, 1, arg_text(fcinfo, 2), &is_pending) == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(cstring_to_text(is_pending ? "pending" : "canceled"));
 }
 
 /*
@@ -594,7 +588,8 @@ sql_messages_cancel(PG_FUNCTION_ARGS)
 	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	if (!queue_open_or_notice(name, QUEUE_CLAIM, &queue))
 		PG_RETURN_INT64(0);
-	PG_RETURN_INT64(cancel_messages(&queue, ids, n, arg_text(fcinfo, 2)));
+	PG_RETURN_INT64(cancel_messages(&queue, ids, n, arg_text(fcinfo, 2),
+									NULL));
 }
 
 /*

@@ -237,7 +237,7 @@ Datum
 sql_message_complete(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_to_write(fcinfo, "q", "message_complete()");
-	int64		id = DatumGetInt64(arg_required(fcinfo, 1, "id"));
+	Datum		id = arg_required(fcinfo, 1, "id");
 	Jsonb	   *result = get_result(fcinfo, 3);
 	Queue		queue;
 	ClaimId		claim;
@@ -245,7 +245,8 @@ sql_message_complete(PG_FUNCTION_ARGS)
 	if (!queue_open(name, QUEUE_CLAIM, &queue) ||
 		!arg_claim_id(fcinfo, 2, &queue, &claim))
 		claim_not_live();
-	PG_RETURN_BOOL(claim_delete_message(&queue, id, &claim, result));
+	PG_RETURN_BOOL(claim_delete_messages(&queue, &id, 1, &claim, false,
+										 result) > 0);
 }
 
 /*

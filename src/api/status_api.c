@@ -363,7 +363,8 @@ put_group(const GroupCounts *group, void *arg)
 {
 	ApiRow		row = {0};
 
-	api_row_add_or_null(&row, PointerGetDatum(group->key), group->key == NULL);
+	api_row_add_or_null(&row, PointerGetDatum(group->key),
+						VARSIZE_ANY_EXHDR(group->key) == 0);
 	api_row_add(&row, Int64GetDatum(group->states.free));
 	api_row_add(&row, Int64GetDatum(group->states.claimed));
 	api_row_add(&row, Int64GetDatum(group->states.delayed));

@@ -285,13 +285,10 @@ retry_failures(const Queue *queue, const ClaimId *claim,
 	for (int i = 0; i < outcome->nfailed; i++)
 	{
 		const Failure *failure = &outcome->failures[i];
+		RetryTerms	terms = {.error = failure->error,.delay = failure->delay,
+		.bury = failure->bury,.is_live = true};
 
-		if (failure->bury)
-			claim_bury_message(queue, failure->id, claim, failure->error,
-							   true);
-		else
-			(void) claim_retry_message(queue, failure->id, claim,
-									   failure->error, failure->delay, true);
+		(void) claim_retry_message(queue, failure->id, claim, &terms);
 		MemoryContextReset(context);
 	}
 	MemoryContextSwitchTo(old);
@@ -317,7 +314,8 @@ complete_done(const Queue *queue, const ClaimId *claim,
 
 		for (int i = 0; i < outcome->ndone; i++)
 			ids[i] = Int64GetDatum(outcome->done[i]);
-		(void) claim_delete_messages(queue, ids, outcome->ndone, claim, true);
+		(void) claim_delete_messages(queue, ids, outcome->ndone, claim, true,
+									 NULL);
 	}
 	return kept;
 }

@@ -26,6 +26,7 @@
 #include "api/api_arg.h"
 #include "catalog/message_id.h"
 #include "claim/visibility.h"
+#include "map/availability.h"
 #include "queue/group.h"
 #include "queue/message_list.h"
 #include "queue/message_result.h"
@@ -372,9 +373,12 @@ sql_visibility_new_base(PG_FUNCTION_ARGS)
 {
 	const char *name = arg_queue_to_write(fcinfo, "queue_name", "pgmq.create()");
 	Queue		queue;
+	int			n = 1;
 
 	queue_open_existing(name, QUEUE_ALTER, &queue);
-	PG_RETURN_INT64(visibility_new_base(&queue));
+
+	/* Its ids count from this one. */
+	PG_RETURN_INT64(availability_take_numbers(queue.id, 1, n, &n));
 }
 
 /*

@@ -696,10 +696,11 @@ static void
 retry_message_of_gone(void *arg)
 {
 	const GoneRunner *gone = arg;
+	RetryTerms	terms = {.error = "runner was terminated",.delay = -1,
+	.for_job = true,.wait = LockWaitError};
 
-	claim_retry_job(gone->queue, gone->runner->message_id,
-					&gone->runner->claim, "runner was terminated",
-					LockWaitError);
+	(void) claim_retry_message(gone->queue, gone->runner->message_id,
+							   &gone->runner->claim, &terms);
 }
 
 /*

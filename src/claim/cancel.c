@@ -26,18 +26,14 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
-#include "nodes/pg_list.h"
 #include "utils/guc.h"
-#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
-#include "catalog/message_id.h"
 #include "catalog/message_table.h"
 #include "catalog/tables.h"
 #include "claim/cancel.h"
-#include "push/dedup.h"
+#include "claim/claim_message.h"
 #include "push/message_end.h"
 #include "queue/message_list.h"
 #include "storage/attributes.h"
@@ -74,20 +70,16 @@ typedef struct CancelList
 } CancelList;
 
 static void interrupt_jobs(XactEvent event);
-static void mark_canceled(const Queue *queue, MessageTable *table,
-						  HeapTuple tuple, const char *reason);
-static bool try_cancel(const Queue *queue, int64 id, const char *reason,
-					   CancelResult *result, DedupEntry **entry);
-static CancelResult cancel_one(const Queue *queue, int64 id,
-							   const char *reason, DedupEntry **entry);
+static void mark_canceled(const Queue *queue, FoundMessage *message,
+						  const char *reason);
+static bool cancel_found(const Queue *queue, FoundMessage *message,
+						 MessageChange *change);
 static CancelList list_create(void);
 static void list_add(CancelList *list, int32 queue_id, int64 id);
-static int	compare_keys(const void *a, const void *b);
-static int64 cancel_listed(const Queue *queue, CancelList *list,
-						   const char *reason);
+static int	compare_queues(const void *a, const void *b);
+static int64 cancel_listed(CancelList *list, const char *reason);
 static bool add_match(const ScanRow *row, TimestampTz now, void *arg);
 static bool add_member(MessageTable *table, TupleTableSlot *slot, void *arg);
-static void find_members(int64 batch, CancelList *list);
 
 XactList	cancel_records = {
 	.record_size = sizeof(CancelRecord),
@@ -116,111 +108,79 @@ interrupt_jobs(XactEvent event)
 	}
 }
 
-/* --- One message --- */
+/* --- Messages by their ids --- */
 
 /* Mark a message of a live claim, which this transaction has locked. */
 static void
-mark_canceled(const Queue *queue, MessageTable *table, HeapTuple tuple,
-			  const char *reason)
+mark_canceled(const Queue *queue, FoundMessage *message, const char *reason)
 {
-	TupleDesc	desc = RelationGetDescr(table->heap);
-	MessageForm form = message_read(tuple);
-	HeapTuple	new = tuple;
+	TupleDesc	desc = RelationGetDescr(message->table.heap);
+	MessageForm form = message->form;
+	HeapTuple	new = message->tuple;
 	CancelRecord *record;
 
 	/* It lives as long as its claim. */
 	form.is_canceled = true;
 	form.expires_at = form.claimed_until;
 	if (reason != NULL)
-		new = attributes_set_last_error(desc, tuple, reason);
+		new = attributes_set_last_error(desc, new, reason);
 	new = message_row_change(desc, new, &form);
-	message_update_locked(table, tuple, new);
+	message_update_locked(&message->table, message->tuple, new);
 	record = xact_add(&cancel_records);
 	record->queue_id = queue->id;
 	record->id = form.id;
 }
 
-/*
- * Find one message and cancel it.  *entry is set to the entry of its
- * deduplication key if that has to be dropped.  Returns false if another
- * transaction has changed it meanwhile.
- */
+/* Callback of claim_change_messages() */
 static bool
-try_cancel(const Queue *queue, int64 id, const char *reason,
-		   CancelResult *result, DedupEntry **entry)
+cancel_found(const Queue *queue, FoundMessage *message, MessageChange *change)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	FoundMessage found;
-	bool		done = true;
+	bool		is_claimed = message_is_claimed(&message->form, now);
 
-	*result = CANCEL_NONE;
-	if (!message_find(queue->id, id, RowExclusiveLock, &found))
+	change->is_done = !message_is_expired(&message->form, now);
+	change->is_pending = message->form.is_canceled && is_claimed;
+	if (!change->is_done || change->is_pending)
 		return true;
-	if (found.form.is_canceled && message_is_claimed(&found.form, now))
-		*result = CANCEL_PENDING;
-	else if (!message_is_expired(&found.form, now))
+	if (!message_lock_found(message, is_claimed ? LockTupleNoKeyExclusive :
+							LockTupleExclusive, LockWaitBlock))
+		return false;
+
+	/* Its claim may have ended while we waited. */
+	change->is_pending = message_is_claimed(&message->form,
+											GetCurrentTimestamp());
+	if (change->is_pending)
+		mark_canceled(queue, message, change->error);
+	else
 	{
-		done = message_lock_found(&found, message_is_claimed(&found.form, now) ?
-								  LockTupleNoKeyExclusive :
-								  LockTupleExclusive, LockWaitBlock);
+		EndTerms	terms = {.error = change->error,.entry = &change->entry};
 
-		/* Its claim may have ended while we waited. */
-		if (done && message_is_claimed(&found.form, GetCurrentTimestamp()))
-		{
-			mark_canceled(queue, &found.table, found.tuple, reason);
-			*result = CANCEL_PENDING;
-		}
-		else if (done)
-		{
-			EndTerms	terms = {.error = reason,.entry = entry};
-
-			(void) message_end(queue, &found.table, found.tuple, END_CANCELED,
-							   &terms);
-			*result = CANCEL_REMOVED;
-		}
+		(void) message_end(queue, &message->table, message->tuple,
+						   END_CANCELED, &terms);
 	}
-	message_close_found(&found);
-	return done;
-}
-
-/* Cancel one message; *entry is as for try_cancel(), or NULL. */
-static CancelResult
-cancel_one(const Queue *queue, int64 id, const char *reason,
-		   DedupEntry **entry)
-{
-	CancelResult result;
-	bool		done;
-
-	*entry = NULL;
-	do
-	{
-		CHECK_FOR_INTERRUPTS();
-		done = try_cancel(queue, id, reason, &result, entry);
-	} while (!done);
-	CommandCounterIncrement();
-	return result;
+	return true;
 }
 
 /*
- * Cancel a message.  The reason, if that is not NULL, is stored with it as its
- * last error.
+ * Cancel messages.  The reason, if that is not NULL, is stored with each of
+ * them as its last error.  Returns how many there were; a repeated id counts
+ * once.  *is_pending, if not NULL, says whether the last one only goes when
+ * its claim ends.
  */
-CancelResult
-cancel_message(const Queue *queue, int64 id, const char *reason)
+int64
+cancel_messages(const Queue *queue, Datum *ids, int n, const char *reason,
+				bool *is_pending)
 {
-	DedupEntry *entry;
-	CancelResult result;
+	MessageChange change = {.action = cancel_found,.error = reason};
+	int64		canceled = claim_change_messages(queue, ids, n, &change);
 
-	if (reason != NULL)
-		reason = attributes_clip_error(reason);
-	result = cancel_one(queue, id, reason, &entry);
-	if (entry != NULL)
-		dedup_drop_entry(entry);
-	CommandCounterIncrement();
-	return result;
+	claim_drop_entries(change.entries);
+	if (is_pending != NULL)
+		*is_pending = change.is_pending;
+	return canceled;
 }
 
-/* --- Many messages --- */
+/* --- Messages of a list --- */
 
 static CancelList
 list_create(void)
@@ -244,97 +204,54 @@ list_add(CancelList *list, int32 queue_id, int64 id)
 	list->keys[list->n++].id = id;
 }
 
-/*
- * By queue, since members of a batch may be in several, and in the order in
- * which all functions lock messages
- */
 static int
-compare_keys(const void *a, const void *b)
+compare_queues(const void *a, const void *b)
 {
-	const CancelKey *left = a;
-	const CancelKey *right = b;
+	int32		left = ((const CancelKey *) a)->queue_id;
+	int32		right = ((const CancelKey *) b)->queue_id;
 
-	if (left->queue_id != right->queue_id)
-		return left->queue_id < right->queue_id ? -1 : 1;
-	return message_id_compare(left->id, right->id);
+	return left < right ? -1 : (left > right);
 }
 
 /*
- * Cancel messages, of this queue, or if that is NULL, of any, with a reason as
- * for cancel_message().  Returns how many there were; a repeated one counts
- * once.
+ * Cancel the messages of a list, with a reason as for cancel_messages().
+ * Returns how many there were.  Their queues are opened whatever the
+ * privileges of the role.
  */
 static int64
-cancel_listed(const Queue *queue, CancelList *list, const char *reason)
+cancel_listed(CancelList *list, const char *reason)
 {
-	/* A cancel leaves copies of its message behind. */
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "cancel",
-												  ALLOCSET_DEFAULT_SIZES);
-	const Queue *of_key = queue;
-	Queue		opened;
-	List	   *entries = NIL;
-	ListCell   *cell;
+	MessageChange change = {.action = cancel_found,.error = reason};
+	Datum	   *ids = palloc_extended(list->n * sizeof(Datum),
+									  MCXT_ALLOC_HUGE);
+	Queue		queue;
 	int64		canceled = 0;
+	int64		next;
+	int			nest_level = NewGUCNestLevel();
 
-	if (reason != NULL)
-		reason = attributes_clip_error(reason);
-	qsort(list->keys, list->n, sizeof(CancelKey), compare_keys);
+	qsort(list->keys, list->n, sizeof(CancelKey), compare_queues);
 
 	/*
 	 * Queues are locked before messages, or others would wait for these as
 	 * long as we wait for a queue.
 	 */
-	for (int64 i = 0; i < list->n && queue == NULL; i++)
-		if (i == 0 || list->keys[i].queue_id != list->keys[i - 1].queue_id)
-			(void) queue_open_by_id(list->keys[i].queue_id, &opened);
 	for (int64 i = 0; i < list->n; i++)
+		if (i == 0 || list->keys[i].queue_id != list->keys[i - 1].queue_id)
+			(void) queue_open_by_id(list->keys[i].queue_id, &queue);
+	for (int64 i = 0; i < list->n; i = next)
 	{
-		const CancelKey *key = &list->keys[i];
-		bool		is_first = i == 0 || key->queue_id != key[-1].queue_id;
-		MemoryContext old;
-		DedupEntry *entry;
-
-		if (!is_first && key->id == key[-1].id)
-			continue;
-		if (queue == NULL && is_first)
-			of_key = queue_open_by_id(key->queue_id, &opened) ? &opened : NULL;
-		if (of_key == NULL)
-			continue;
-		old = MemoryContextSwitchTo(context);
-		if (cancel_one(of_key, key->id, reason, &entry) != CANCEL_NONE)
-			canceled++;
-		MemoryContextSwitchTo(old);
-		if (entry != NULL)
-		{
-			DedupEntry *copy = palloc(sizeof(DedupEntry));
-
-			*copy = *entry;
-			entries = lappend(entries, copy);
-		}
-		MemoryContextReset(context);
+		for (next = i; next < list->n &&
+			 list->keys[next].queue_id == list->keys[i].queue_id; next++)
+			ids[next] = Int64GetDatum(list->keys[next].id);
+		if (queue_open_by_id(list->keys[i].queue_id, &queue))
+			canceled += claim_change_messages(&queue, &ids[i], next - i,
+											  &change);
 	}
-	MemoryContextDelete(context);
+	claim_drop_entries(change.entries);
 
-	/*
-	 * When all messages are locked, because a push with such a key locks its
-	 * message first and then the key.
-	 */
-	foreach(cell, entries)
-		dedup_drop_entry((DedupEntry *) lfirst(cell));
-	CommandCounterIncrement();
+	/* The project of the session is again what it was. */
+	AtEOXact_GUC(false, nest_level);
 	return canceled;
-}
-
-/* Cancel messages.  Returns how many of them there were. */
-int64
-cancel_messages(const Queue *queue, Datum *ids, int n, const char *reason)
-{
-	CancelList	list = list_create();
-
-	for (int i = 0; i < n; i++)
-		list_add(&list, queue->id, DatumGetInt64(ids[i]));
-	return cancel_listed(queue, &list, reason);
 }
 
 /* Callback of message_list_each() */
@@ -360,7 +277,7 @@ cancel_where(const Queue *queue, Jsonb *part, const char *reason)
 	filter.read_max = SCAN_AT_ONCE;
 	while ((last = message_list_each(queue, &filter, add_match, &list)) != 0)
 		filter.first_id = last + 1;
-	return cancel_listed(queue, &list, reason);
+	return cancel_listed(&list, reason);
 }
 
 /* --- Batches --- */
@@ -375,37 +292,24 @@ add_member(MessageTable *table, TupleTableSlot *slot, void *arg)
 	return true;
 }
 
-static void
-find_members(int64 batch, CancelList *list)
-{
-	while (!batches_scan(segment_push_snapshot(), batch, BATCH_MEMBERS,
-						 PG_INT64_MAX, AccessShareLock, true, add_member,
-						 list))
-	{
-		list->n = 0;
-		PopActiveSnapshot();
-	}
-	PopActiveSnapshot();
-}
-
 /*
  * Cancel the members of a batch that are unfinished now.  Returns how many
- * there were.  The caller has checked that the role may do that: their queues
- * are opened whatever its privileges on them.
+ * there were.  The caller has checked that the role may do that.
  */
 int64
 cancel_batch(int64 batch)
 {
 	CancelList	list = list_create();
-	int64		canceled;
-	int			nest_level = NewGUCNestLevel();
 
-	find_members(batch, &list);
-	canceled = cancel_listed(NULL, &list, NULL);
-
-	/* The project of the session is again what it was. */
-	AtEOXact_GUC(false, nest_level);
-	return canceled;
+	while (!batches_scan(segment_push_snapshot(), batch, BATCH_MEMBERS,
+						 PG_INT64_MAX, AccessShareLock, true, add_member,
+						 &list))
+	{
+		list.n = 0;
+		PopActiveSnapshot();
+	}
+	PopActiveSnapshot();
+	return cancel_listed(&list, NULL);
 }
 
 /* --- Jobs --- */

@@ -15,14 +15,6 @@
 #include "queue/registry.h"
 #include "util/xact.h"
 
-/* What came of canceling a message */
-typedef enum CancelResult
-{
-	CANCEL_NONE,				/* there is no such message */
-	CANCEL_REMOVED,				/* it is gone */
-	CANCEL_PENDING				/* it goes when its claim ends */
-} CancelResult;
-
 /* Interrupts the job of a message; called when its cancel has committed. */
 typedef void (*CancelCallback) (int32 queue_id, int64 id);
 
@@ -30,10 +22,8 @@ extern XactList cancel_records;
 
 extern void cancel_init(CancelCallback interrupt);
 
-extern CancelResult cancel_message(const Queue *queue, int64 id,
-								   const char *reason);
 extern int64 cancel_messages(const Queue *queue, Datum *ids, int n,
-							 const char *reason);
+							 const char *reason, bool *is_pending);
 extern int64 cancel_where(const Queue *queue, Jsonb *part,
 						  const char *reason);
 extern int64 cancel_batch(int64 batch);

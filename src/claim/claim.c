@@ -55,14 +55,6 @@
 #define LIST_INTERVAL		64	/* calls of which one visits all queues, while
 								 * some have no map */
 
-/* What becomes of the messages that are handed out */
-typedef enum HandOutKind
-{
-	HAND_OUT_CLAIM,				/* they are claimed, by a session */
-	HAND_OUT_JOBS,				/* they are claimed, for their handler */
-	HAND_OUT_POP				/* they are deleted */
-} HandOutKind;
-
 /* A claim from one of several queues */
 typedef struct ClaimAttempt
 {
@@ -74,7 +66,7 @@ typedef struct ClaimAttempt
 	MemoryContext context;		/* of an attempt; reset if it fails */
 } ClaimAttempt;
 
-static int	hand_out_messages(const Queue *queue, HandOutKind kind,
+static int	hand_out_messages(const ClaimScanRequest *request,
 							  const ClaimTerms *terms, MessageResult *result);
 static int	mark_chosen(const Queue *queue, ClaimScan *scan,
 						const ClaimScanResult *found, const ClaimTerms *terms,
@@ -102,7 +94,8 @@ claim_from_queue(const Queue *queue, const ClaimTerms *terms,
 	bool		may_be_lost = (queue->max_claim_count < 0 &&
 							   queue->group_concurrency < 0 &&
 							   claim_commit_may_be_async());
-	int			n = hand_out_messages(queue, HAND_OUT_CLAIM, terms, result);
+	ClaimScanRequest request = {.queue = queue,.limit = terms->limit};
+	int			n = hand_out_messages(&request, terms, result);
 
 	if (may_be_lost)
 		claim_commit_add();
@@ -119,36 +112,34 @@ int
 claim_for_handler(const Queue *queue, const ClaimTerms *terms,
 				  MessageResult *result)
 {
-	ClaimTerms	job_terms = *terms;
+	ClaimScanRequest request = {.queue = queue,.limit = terms->limit,
+	.isolates = true};
 
 	/* If there is only one attempt, none may be lost with another message. */
 	if (queue->max_claim_count == 1)
-		job_terms.limit = 1;
-	return hand_out_messages(queue, HAND_OUT_JOBS, &job_terms, result);
+		request.limit = 1;
+	return hand_out_messages(&request, terms, result);
 }
 
 /* Hand out messages and delete them. */
 void
 claim_pop(const Queue *queue, int limit, MessageResult *result)
 {
-	ClaimTerms	terms = {.limit = limit};
+	ClaimScanRequest request = {.queue = queue,.limit = limit,
+	.deletes = true};
 
-	(void) hand_out_messages(queue, HAND_OUT_POP, &terms, result);
+	(void) hand_out_messages(&request, NULL, result);
 }
 
+/* Messages that are not deleted are claimed on these terms. */
 static int
-hand_out_messages(const Queue *queue, HandOutKind kind,
-				  const ClaimTerms *terms, MessageResult *result)
+hand_out_messages(const ClaimScanRequest *request, const ClaimTerms *terms,
+				  MessageResult *result)
 {
+	const Queue *queue = request->queue;
+
 	/* A run of a message sees at least what this snapshot sees (dedup.c). */
 	Snapshot	snapshot = GetActiveSnapshot();
-	ClaimScanRequest request = {
-		.queue = queue,
-		.mode = CLAIM_SCAN_CLAIM,
-		.limit = terms->limit,
-		.deletes = kind == HAND_OUT_POP,
-		.isolates = kind == HAND_OUT_JOBS
-	};
 	ClaimScan  *scan;
 	List	   *runs = NIL;
 	ListCell   *cell;
@@ -156,18 +147,17 @@ hand_out_messages(const Queue *queue, HandOutKind kind,
 
 	if (queue->paused)
 		return 0;
-	scan = claim_scan_begin(&request);
+	scan = claim_scan_begin(request);
 	do
 	{
 		const ClaimScanResult *found = claim_scan_pass(scan);
 
 		if (found->chosen.n > 0)
-			n = kind == HAND_OUT_POP ?
+			n = request->deletes ?
 				delete_chosen(queue, scan, found, snapshot, result, &runs) :
 				mark_chosen(queue, scan, found, terms, snapshot, result);
 		claim_scan_end_pass(scan);
 	} while (n == 0 && claim_scan_needs_pass(scan));
-	claim_scan_end(scan);
 
 	/*
 	 * This comes after the pass has removed what was set aside, because some

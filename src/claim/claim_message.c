@@ -18,9 +18,7 @@
  *	  names them by their ids, which it may have read some time ago.  So a
  *	  message that is gone, or in another state by now, is no error: it is left
  *	  as it is, and does not count.  As in all functions that change several
- *	  messages, they are locked in one order.  All are locked before the first
- *	  one is changed: a push with a deduplication key locks the message that has
- *	  it first, and then the key, which the end of a message changes.
+ *	  messages, they are locked in one order.
  *
  * src/claim/claim_message.c
  *
@@ -51,7 +49,6 @@
 #include "storage/counts.h"
 #include "storage/message.h"
 #include "storage/message_row.h"
-#include "storage/message_scan.h"
 #include "storage/segment.h"
 #include "util/errcodes.h"
 #include "util/settings.h"
@@ -81,31 +78,11 @@ typedef enum Outcome
 	OUTCOME_CHANGED				/* it changed while we waited: begin again */
 } Outcome;
 
-/* How a message is to be given back that has failed */
-typedef struct RetryTerms
-{
-	const char *error;			/* stored with it; NULL keeps the last */
-	int			delay;			/* seconds; -1 for what the queue says */
-	bool		is_live;		/* the claim is known to have been live */
-	bool		for_job;		/* the server called its handler */
-	bool		bury;			/* it becomes a dead letter instead: the delay
-								 * does not matter */
-	LockWaitPolicy wait;		/* LockWaitBlock, or LockWaitError in a
-								 * background process */
-} RetryTerms;
-
 /* See claim_register_dead_letters() */
 static ClaimDeadLetters require_dead_letters = NULL;
 
-/* What is done with a message that no claim holds, and that is locked */
-typedef void (*MessageChange) (const Queue *queue, FoundMessage *message,
-							   const char *error);
-
 static int	compare_message_ids(const void *a, const void *b);
-static void sort_ids(Datum *ids, int n);
-static int64 delete_messages_of_claim(const Queue *queue, Datum *ids, int n,
-									  const ClaimId *claim, bool live,
-									  Jsonb *result);
+static void sort_ids(Datum *ids, int64 n);
 static bool delete_one_message(const Queue *queue, int64 id,
 							   const ClaimId *claim, Jsonb *result,
 							   bool *live, List **entries);
@@ -114,65 +91,37 @@ static Outcome try_delete_message(const Queue *queue, int64 id,
 								  DedupEntry **entry, DedupRun **run);
 static Outcome check_claim_of_message(const MessageForm *form,
 									  const ClaimId *claim, TimestampTz now);
-pg_noreturn static void not_in_claim_error(int64 id, Outcome outcome);
-static TimestampTz retry_one_message(const Queue *queue, int64 id,
-									 const ClaimId *claim, RetryTerms *terms);
+static void report_outcome(const Queue *queue, int64 id, const ClaimId *claim,
+						   Outcome outcome, bool live, bool may_be_gone);
 static Outcome try_retry_message(const Queue *queue, int64 id,
 								 const ClaimId *claim,
 								 const RetryTerms *terms, TimestampTz *due);
 static TimestampTz give_back_failed(const Queue *queue, MessageTable *table,
 									HeapTuple tuple, const RetryTerms *terms,
 									TimestampTz now);
-static void bury_locked(const Queue *queue, MessageTable *table,
-						HeapTuple tuple);
 static int64 retry_pause(const Queue *queue, MessageTable *table,
 						 HeapTuple tuple);
-static bool try_change(const Queue *queue, int64 id, int states,
-					   MessageChange change, const char *error, bool *changed);
-static int64 try_messages(const Queue *queue, const Datum *ids, int n,
-						  int states, MessageChange change, const char *error);
-static int64 change_messages(const Queue *queue, Datum *ids, int n, int states,
-							 MessageChange change, const char *error);
-static void make_free(const Queue *queue, FoundMessage *message,
-					  const char *error);
-static void bury_unclaimed(const Queue *queue, FoundMessage *message,
-						   const char *error);
+static bool lock_in_states(const Queue *queue, FoundMessage *message,
+						   int states, MessageChange *change);
+static bool make_free(const Queue *queue, FoundMessage *message,
+					  MessageChange *change);
+static bool bury_unclaimed(const Queue *queue, FoundMessage *message,
+						   MessageChange *change);
 
 /* --- Delete --- */
 
 /*
- * Delete one message of a claim, or if that is NULL, one that is not claimed.
- * The history of its queue, if there is one, keeps the result, unless that is
- * NULL.  Returns false if there is no such message.
- */
-bool
-claim_delete_message(const Queue *queue, int64 id, const ClaimId *claim,
-					 Jsonb *result)
-{
-	Datum		ids = Int64GetDatum(id);
-
-	return delete_messages_of_claim(queue, &ids, 1, claim, false, result) > 0;
-}
-
-/*
- * Delete many messages of a claim, or if that is NULL, messages that are not
- * claimed.  "live" says whether the claim is known to have been live, even
- * if it has none left.  Returns how many there were.  Sorts the array.
+ * Delete messages of a claim, or if that is NULL, messages that are not
+ * claimed.  "live" says whether the claim is known to have been live, even if
+ * it has none left.  The history of the queue, if there is one, keeps the
+ * result for each, unless that is NULL.  Returns how many there were.  Sorts
+ * the array.
  */
 int64
 claim_delete_messages(const Queue *queue, Datum *ids, int n,
-					  const ClaimId *claim, bool live)
-{
-	return delete_messages_of_claim(queue, ids, n, claim, live, NULL);
-}
-
-/* Delete many messages, each with the same result. */
-static int64
-delete_messages_of_claim(const Queue *queue, Datum *ids, int n,
-						 const ClaimId *claim, bool live, Jsonb *result)
+					  const ClaimId *claim, bool live, Jsonb *result)
 {
 	List	   *entries = NIL;
-	ListCell   *cell;
 	int64		deleted = 0;
 
 	/* Without a message there is no other check of the claim. */
@@ -185,14 +134,7 @@ delete_messages_of_claim(const Queue *queue, Datum *ids, int n,
 			delete_one_message(queue, DatumGetInt64(ids[i]), claim, result,
 							   &live, &entries))
 			deleted++;
-
-	/*
-	 * The entries of deduplication keys are dropped last, because a push with
-	 * such a key locks its message first and then the key.
-	 */
-	foreach(cell, entries)
-		dedup_drop_entry((DedupEntry *) lfirst(cell));
-	CommandCounterIncrement();
+	claim_drop_entries(entries);
 	return deleted;
 }
 
@@ -209,7 +151,7 @@ compare_message_ids(const void *a, const void *b)
  * two sessions with the same messages do not deadlock.
  */
 static void
-sort_ids(Datum *ids, int n)
+sort_ids(Datum *ids, int64 n)
 {
 	qsort(ids, n, sizeof(Datum), compare_message_ids);
 }
@@ -254,21 +196,9 @@ delete_one_message(const Queue *queue, int64 id, const ClaimId *claim,
 				 errhint("Pass the id of its claim, or wait until the claim ends.")));
 	}
 
-	if (outcome == OUTCOME_CANCELED)
-		claim_canceled(queue, claim);
-
-	/*
-	 * If the claim is not live, that is the error, whatever has become of the
-	 * message.  It also takes the delete back that came too late.  The claim
-	 * may have run out since we have deleted another one of its messages.
-	 */
-	if (outcome == OUTCOME_TOO_LATE ||
-		(*live ? outcome == OUTCOME_RAN_OUT : !claim_is_live(queue, claim)))
-		claim_not_live();
+	report_outcome(queue, id, claim, outcome, *live, true);
 	*live = true;
-	if (outcome == OUTCOME_GONE)
-		return false;
-	not_in_claim_error(id, outcome);
+	return false;
 }
 
 /*
@@ -331,9 +261,28 @@ check_claim_of_message(const MessageForm *form, const ClaimId *claim,
 		OUTCOME_RAN_OUT : OUTCOME_NOT_CLAIMED;
 }
 
+/*
+ * Raise an error, because a message of a claim was not changed, or too late.
+ * "live" says whether the claim is known to have been live.  If it is, and
+ * may_be_gone is set, a message that does not exist is no error.
+ */
 static void
-not_in_claim_error(int64 id, Outcome outcome)
+report_outcome(const Queue *queue, int64 id, const ClaimId *claim,
+			   Outcome outcome, bool live, bool may_be_gone)
 {
+	if (outcome == OUTCOME_CANCELED)
+		claim_canceled(queue, claim);
+
+	/*
+	 * If the claim is not live, that is the error, whatever has become of the
+	 * message.  It also takes the delete back that came too late.  The claim
+	 * may have run out since we have changed another one of its messages.
+	 */
+	if (outcome == OUTCOME_TOO_LATE ||
+		(live ? outcome == OUTCOME_RAN_OUT : !claim_is_live(queue, claim)))
+		claim_not_live();
+	if (outcome == OUTCOME_GONE && may_be_gone)
+		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_MESSAGE_NOT_IN_CLAIM),
 			 errmsg("message %lld is not in that claim", (long long) id),
@@ -346,46 +295,6 @@ not_in_claim_error(int64 id, Outcome outcome)
 }
 
 /* --- Retry --- */
-
-/*
- * Give one message of a claim back after a failure, due after delay seconds,
- * or if that is -1, when the queue says.  is_live says whether this
- * transaction has locked or changed messages of the claim, so that it was
- * live, even if it has none left.  Returns when the message is due, or 0 if
- * it became a dead letter.
- */
-TimestampTz
-claim_retry_message(const Queue *queue, int64 id, const ClaimId *claim,
-					const char *error, int delay, bool is_live)
-{
-	RetryTerms	terms = {
-		.error = error,
-		.delay = delay,
-		.is_live = is_live,
-		.wait = LockWaitBlock
-	};
-
-	return retry_one_message(queue, id, claim, &terms);
-}
-
-/*
- * Give the message of a job back, whose handler has failed.  It is due when
- * the queue says, or later, so that the handler does not fail with it again
- * and again without a pause.  If it was canceled, it is removed.
- */
-void
-claim_retry_job(const Queue *queue, int64 id, const ClaimId *claim,
-				const char *error, LockWaitPolicy wait)
-{
-	RetryTerms	terms = {
-		.error = error,
-		.delay = -1,
-		.for_job = true,
-		.wait = wait
-	};
-
-	(void) retry_one_message(queue, id, claim, &terms);
-}
 
 /*
  * Have a function called that gives a queue the dead letter queue that it has
@@ -413,31 +322,16 @@ claim_prepare_bury(Queue *queue)
 }
 
 /*
- * Make one message of a claim a dead letter, whatever its attempts.  is_live:
- * as for claim_retry_message().  The caller has called claim_prepare_bury().
- * It is an error if that is not possible now.
+ * Give one message of a claim back after a failure, or make it a dead letter.
+ * Returns when it is due, or 0 if it became a dead letter; or was canceled,
+ * in a job.
  */
-void
-claim_bury_message(const Queue *queue, int64 id, const ClaimId *claim,
-				   const char *error, bool is_live)
-{
-	RetryTerms	terms = {
-		.error = error,
-		.delay = -1,
-		.bury = true,
-		.is_live = is_live,
-		.wait = LockWaitBlock
-	};
-
-	(void) retry_one_message(queue, id, claim, &terms);
-}
-
-static TimestampTz
-retry_one_message(const Queue *queue, int64 id, const ClaimId *claim,
-				  RetryTerms *terms)
+TimestampTz
+claim_retry_message(const Queue *queue, int64 id, const ClaimId *claim,
+					RetryTerms *terms)
 {
 	Outcome		outcome;
-	TimestampTz due;
+	TimestampTz due = 0;
 
 	if (terms->error != NULL)
 		terms->error = attributes_clip_error(terms->error);
@@ -449,23 +343,10 @@ retry_one_message(const Queue *queue, int64 id, const ClaimId *claim,
 	} while (outcome == OUTCOME_CHANGED);
 	CommandCounterIncrement();
 
-	if (outcome == OUTCOME_CANCELED)
-	{
-		if (terms->for_job)
-			return 0;
-		claim_canceled(queue, claim);
-	}
+	if (outcome == OUTCOME_CANCELED && terms->for_job)
+		return 0;
 	if (outcome != OUTCOME_DONE)
-	{
-		/*
-		 * A claim that is not live is the error, whatever the outcome.  One
-		 * that was live may have run out meanwhile.
-		 */
-		if (terms->is_live ? outcome == OUTCOME_RAN_OUT :
-			!claim_is_live(queue, claim))
-			claim_not_live();
-		not_in_claim_error(id, outcome);
-	}
+		report_outcome(queue, id, claim, outcome, terms->is_live, false);
 	if (terms->error != NULL)
 		counts_set_error(queue->id, terms->error);
 	if (due != 0)
@@ -524,10 +405,9 @@ give_back_failed(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	bool		given_back;
 	int64		pause = 0;
 
-	if (terms->delay >= 0)
-		pause = terms->delay * USECS_PER_SEC;
-	else if (!terms->bury)
-		pause = retry_pause(queue, table, tuple);
+	if (!terms->bury)
+		pause = terms->delay >= 0 ? terms->delay * USECS_PER_SEC :
+			retry_pause(queue, table, tuple);
 
 	/* One that fails at once must not keep the server busy with retries. */
 	if (terms->for_job && message_read(tuple).claim_count > QUICK_RETRIES)
@@ -543,7 +423,8 @@ give_back_failed(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	/* A duplicate never is a dead letter. */
 	if (terms->bury && !dedup_is_duplicate(queue, table, tuple))
 	{
-		bury_locked(queue, table, tuple);
+		(void) dead_letter_move(queue, table, tuple, DEAD_LETTER_BURIED, ERROR,
+								NULL);
 		return 0;
 	}
 	given_back = claim_give_back(queue, table, tuple,
@@ -552,19 +433,6 @@ give_back_failed(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	if (delayed.heap != NULL)
 		message_table_close(&delayed, true);
 	return given_back ? now + pause : 0;
-}
-
-/*
- * Make a message that is locked a dead letter.  It is an error if that is not
- * possible now.
- */
-static void
-bury_locked(const Queue *queue, MessageTable *table, HeapTuple tuple)
-{
-	dead_letter_check_move(queue);
-	if (!dead_letter_move(queue, table, tuple, DEAD_LETTER_BURIED))
-		elog(ERROR, "could not bury message %lld",
-			 (long long) message_row_id(tuple));
 }
 
 /*
@@ -604,117 +472,148 @@ retry_pause(const Queue *queue, MessageTable *table, HeapTuple tuple)
 	return (int64) (delay * (1 + RETRY_JITTER * random / PG_UINT32_MAX));
 }
 
-/* --- Messages that no claim holds --- */
+/* --- Messages that no claim has to hold --- */
 
 /*
- * Lock a message if it is in one of these states, and change it, unless
- * "change" is NULL.  Returns false if another transaction has changed it
- * meanwhile.
+ * Change messages, whose ids this sorts.  Returns how many; a repeated id
+ * counts once.
  */
-static bool
-try_change(const Queue *queue, int64 id, int states, MessageChange change,
-		   const char *error, bool *changed)
+int64
+claim_change_messages(const Queue *queue, Datum *ids, int64 n,
+					  MessageChange *change)
 {
-	FoundMessage found;
-	bool		locked = true;
-
-	*changed = false;
-	if (!message_find(queue->id, id, RowExclusiveLock, &found))
-		return true;
-
-	/* It does not wait for a message that it is not to change. */
-	if (!message_is_expired(&found.form, GetCurrentTimestamp()) &&
-		(states & message_state(RelationGetDescr(found.table.heap), found.tuple,
-								&found.form, GetCurrentTimestamp())) != 0)
-	{
-		locked = message_lock_found(&found, LockTupleExclusive, LockWaitBlock);
-
-		/* A duplicate is never handed out, nor is it a dead letter. */
-		*changed = locked &&
-			!dedup_is_duplicate(queue, &found.table, found.tuple);
-	}
-	if (*changed && change != NULL)
-		change(queue, &found, error);
-	message_close_found(&found);
-	return locked;
-}
-
-/*
- * Lock messages, whose ids are sorted, and change them, unless "change" is
- * NULL.  Returns how many; a repeated id counts once.
- */
-static int64
-try_messages(const Queue *queue, const Datum *ids, int n, int states,
-			 MessageChange change, const char *error)
-{
+	/* A change leaves copies of its message behind. */
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
 												  "change of a message",
 												  ALLOCSET_DEFAULT_SIZES);
 	int64		nchanged = 0;
 
-	for (int i = 0; i < n; i++)
+	if (change->error != NULL)
+		change->error = attributes_clip_error(change->error);
+	sort_ids(ids, n);
+	for (int64 i = 0; i < n; i++)
 	{
-		MemoryContext old = MemoryContextSwitchTo(context);
-		bool		changed = false;
-		bool		done = i > 0 && ids[i] == ids[i - 1];
+		MemoryContext old;
+		FoundMessage found;
+		bool		done;
 
-		while (!done)
+		if (i > 0 && ids[i] == ids[i - 1])
+			continue;
+		old = MemoryContextSwitchTo(context);
+		do
 		{
 			CHECK_FOR_INTERRUPTS();
-			done = try_change(queue, DatumGetInt64(ids[i]), states, change,
-							  error, &changed);
-		}
+			change->is_done = false;
+			change->entry = NULL;
+			done = true;
+			if (message_find(queue->id, DatumGetInt64(ids[i]),
+							 RowExclusiveLock, &found))
+			{
+				done = change->action(queue, &found, change);
+				message_close_found(&found);
+			}
+		} while (!done);
 		CommandCounterIncrement();
-		if (changed)
-			nchanged++;
 		MemoryContextSwitchTo(old);
+		if (change->is_done)
+			nchanged++;
+		if (change->entry != NULL)
+		{
+			DedupEntry *copy = palloc(sizeof(DedupEntry));
+
+			*copy = *change->entry;
+			change->entries = lappend(change->entries, copy);
+		}
 		MemoryContextReset(context);
 	}
 	MemoryContextDelete(context);
 	return nchanged;
 }
 
-/* Change messages.  Returns how many; a repeated id counts once. */
-static int64
-change_messages(const Queue *queue, Datum *ids, int n, int states,
-				MessageChange change, const char *error)
+/*
+ * Drop the entries of the deduplication keys of messages that were removed.
+ * To be called when all messages are locked, because a push with such a key
+ * locks its message first and then the key.
+ */
+void
+claim_drop_entries(List *entries)
 {
-	sort_ids(ids, n);
+	ListCell   *cell;
 
-	/* First lock all. */
-	(void) try_messages(queue, ids, n, states, NULL, NULL);
-	return try_messages(queue, ids, n, states, change, error);
+	foreach(cell, entries)
+		dedup_drop_entry((DedupEntry *) lfirst(cell));
+	CommandCounterIncrement();
+}
+
+/*
+ * Lock a message that is to be changed if it is in one of these states; sets
+ * change->is_done then.  Returns false if another transaction has changed it
+ * meanwhile.
+ */
+static bool
+lock_in_states(const Queue *queue, FoundMessage *message, int states,
+			   MessageChange *change)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	/* It does not wait for a message that it is not to change. */
+	if (message_is_expired(&message->form, now) ||
+		(states & message_state(RelationGetDescr(message->table.heap),
+								message->tuple, &message->form, now)) == 0)
+		return true;
+	if (!message_lock_found(message, LockTupleExclusive, LockWaitBlock))
+		return false;
+
+	/* A duplicate is never handed out, nor is it a dead letter. */
+	change->is_done = !dedup_is_duplicate(queue, &message->table,
+										  message->tuple);
+	return true;
 }
 
 /* Move a delayed message to those that claims scan. */
-static void
-make_free(const Queue *queue, FoundMessage *message, const char *error)
+static bool
+make_free(const Queue *queue, FoundMessage *message, MessageChange *change)
 {
 	MessageTable active;
 	Size		bytes = 0;
 
-	segment_open_active(&active, RING_MESSAGES, true);
-	if (!message_move(&message->table, message->slot, &active, &bytes))
-		elog(ERROR, "could not move a message that is locked");
-	message_table_close(&active, true);
+	if (!lock_in_states(queue, message, STATE_DELAYED, change))
+		return false;
+	if (change->is_done)
+	{
+		segment_open_active(&active, RING_MESSAGES, true);
+		if (!message_move(&message->table, message->slot, &active, &bytes))
+			elog(ERROR, "could not move a message that is locked");
+		message_table_close(&active, true);
+	}
+	return true;
 }
 
 /* Returns how many of these messages were delayed, and are free now. */
 int64
 claim_run_now(const Queue *queue, Datum *ids, int n)
 {
-	return change_messages(queue, ids, n, STATE_DELAYED, make_free, NULL);
+	MessageChange change = {.action = make_free};
+
+	return claim_change_messages(queue, ids, n, &change);
 }
 
-static void
-bury_unclaimed(const Queue *queue, FoundMessage *message, const char *error)
+static bool
+bury_unclaimed(const Queue *queue, FoundMessage *message,
+			   MessageChange *change)
 {
-	HeapTuple	tuple = message->tuple;
+	HeapTuple	tuple;
 
-	if (error != NULL)
+	if (!lock_in_states(queue, message, STATE_FREE | STATE_DELAYED, change))
+		return false;
+	tuple = message->tuple;
+	if (change->is_done && change->error != NULL)
 		tuple = attributes_set_last_error(RelationGetDescr(message->table.heap),
-										  tuple, error);
-	bury_locked(queue, &message->table, tuple);
+										  tuple, change->error);
+	if (change->is_done)
+		(void) dead_letter_move(queue, &message->table, tuple,
+								DEAD_LETTER_BURIED, ERROR, &change->entry);
+	return true;
 }
 
 /*
@@ -724,8 +623,9 @@ bury_unclaimed(const Queue *queue, FoundMessage *message, const char *error)
 int64
 claim_bury_unclaimed(const Queue *queue, Datum *ids, int n, const char *error)
 {
-	if (error != NULL)
-		error = attributes_clip_error(error);
-	return change_messages(queue, ids, n, STATE_FREE | STATE_DELAYED,
-						   bury_unclaimed, error);
+	MessageChange change = {.action = bury_unclaimed,.error = error};
+	int64		buried = claim_change_messages(queue, ids, n, &change);
+
+	claim_drop_entries(change.entries);
+	return buried;
 }

@@ -63,7 +63,6 @@
 
 #include "catalog/message_id.h"
 #include "catalog/relations.h"
-#include "catalog/tables.h"
 #include "claim/claim_scan.h"
 #include "claim/claim_scan_internal.h"
 #include "claim/dead_letter.h"
@@ -74,7 +73,6 @@
 #include "map/availability.h"
 #include "map/availability_reserve.h"
 #include "map/availability_visit.h"
-#include "map/lanes.h"
 #include "map/message_ranges.h"
 #include "push/message_end.h"
 #include "push/root_job.h"
@@ -85,8 +83,6 @@
 #include "storage/message.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
-#include "storage/pending.h"
-#include "util/limits.h"
 
 static void begin_pass(ClaimScan *scan);
 static ClaimScan *begin_sweep(const Queue *queue);
@@ -272,7 +268,8 @@ move_exhausted(ClaimScan *scan)
 		/* What keeps us from moving one message holds for the others too. */
 		scan->may_move_dead = scan->may_move_dead &&
 			dead_letter_move(scan->request.queue, message->table,
-							 message->tuple, DEAD_LETTER_CLAIM_COUNT);
+							 message->tuple, DEAD_LETTER_CLAIM_COUNT,
+							 WARNING, NULL);
 
 		/* Other claims skip one that stays until our lock on it ends. */
 		if (!scan->may_move_dead)
@@ -361,8 +358,7 @@ is_inconclusive(ClaimScan *scan)
 	 * was unlocked and locked again.
 	 */
 	if (!pass->uses_map)
-		return !is_subset(&pass->busy, &scan->busy_before) || pass->lost ||
-			pass->met_changed;
+		return !is_subset(&pass->busy, &scan->busy_before) || pass->lost;
 
 	/* Something came free, or was taken by another session, meanwhile. */
 	if (pass->lost)
@@ -408,12 +404,6 @@ compare_ids(const void *a, const void *b)
 	return x < y ? -1 : (x > y);
 }
 
-void
-claim_scan_end(ClaimScan *scan)
-{
-	pfree(scan);
-}
-
 /* --- A probe --- */
 
 /*
@@ -424,28 +414,17 @@ claim_scan_end(ClaimScan *scan)
 bool
 claim_scan_probe(const Queue *queue, MessageTables *tables)
 {
-	ClaimScanRequest request = {0};
-	ClaimScan  *scan;
-	Queue		current;
+	ClaimScanRequest request = {.queue = queue,.mode = CLAIM_SCAN_PROBE,
+	.limit = 1,.tables = tables};
+	ClaimScan  *scan = claim_scan_begin(&request);
 	bool		found;
 
-	/*
-	 * A session that is woken because a bound was changed may not have
-	 * received the invalidation message yet.
-	 */
-	if (queue->has_groups && queue_by_id(queue->id, &current))
-		queue = &current;
-	request.queue = queue;
-	request.mode = CLAIM_SCAN_PROBE;
-	request.limit = 1;
-	request.tables = tables;
-	scan = claim_scan_begin(&request);
+	(void) has_new_bound(scan);
 	do
 	{
 		found = claim_scan_pass(scan)->nfree > 0;
 		claim_scan_end_pass(scan);
 	} while (!found && claim_scan_needs_pass(scan));
-	claim_scan_end(scan);
 	return found;
 }
 

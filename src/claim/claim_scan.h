@@ -85,14 +85,12 @@ typedef struct ClaimScan ClaimScan;
  *		found = ... any was left ...;
  *		claim_scan_end_pass(scan);
  *	} while (!found && claim_scan_needs_pass(scan));
- *	claim_scan_end(scan);
  */
 extern ClaimScan *claim_scan_begin(const ClaimScanRequest *request);
 extern const ClaimScanResult *claim_scan_pass(ClaimScan *scan);
 extern void claim_scan_lost(ClaimScan *scan, const ChosenMessage *message);
 extern void claim_scan_end_pass(ClaimScan *scan);
 extern bool claim_scan_needs_pass(ClaimScan *scan);
-extern void claim_scan_end(ClaimScan *scan);
 
 /* A probe and a sweep, with all their passes */
 extern bool claim_scan_probe(const Queue *queue, MessageTables *tables);

@@ -91,11 +91,9 @@ typedef struct ScanPass
 	BusyIds		busy;			/* claim: locked by other transactions */
 	bool		met_locked;		/* another transaction had locked a message */
 	bool		met_locked_group;	/* ... or a group with a bound */
-	bool		met_changed;	/* a message was changed meanwhile, and may be
-								 * free again */
 	bool		lost;			/* another transaction was the first to change
-								 * a message that was chosen, or something
-								 * else came free meanwhile */
+								 * a message, so that it or something else may
+								 * be free again */
 	bool		met_group;		/* the queue has groups, and had none when the
 								 * scan began */
 	bool		gave_up;		/* the map is of no help: waiting for other
@@ -172,7 +170,6 @@ extern void scan_list_add_delivered(ClaimScan *scan, const ScanRow *row);
 extern void scan_list_sort_chosen(ChosenMessages *chosen, bool in_turns);
 
 /* claim_scan_source.c: where messages come from */
-extern bool claim_scan_ends_before(const ClaimScan *scan, const ScanRow *row);
 extern bool claim_scan_wants_more(const ClaimScan *scan);
 extern void claim_scan_push_snapshot(ClaimScan *scan);
 extern void claim_scan_add_range(ClaimScan *scan, const MessageRange *range,
@@ -180,6 +177,7 @@ extern void claim_scan_add_range(ClaimScan *scan, const MessageRange *range,
 extern int64 claim_scan_range(ClaimScan *scan, const MessageRange *range);
 extern bool claim_scan_wait(ClaimScan *scan, bool awaits_move);
 extern bool claim_scan_begin_again(ClaimScan *scan);
+extern void claim_scan_give_back(ClaimScan *scan, int64 scanned_to);
 extern void claim_scan_widen(ReserveRequest *request, int64 width);
 extern void claim_scan_map(ClaimScan *scan);
 extern void claim_scan_probe_map(ClaimScan *scan);

@@ -59,7 +59,6 @@
 #include "claim/claim_scan_internal.h"
 #include "claim/dead_letter.h"
 #include "map/availability.h"
-#include "map/lanes.h"
 #include "map/message_ranges.h"
 #include "push/dedup.h"
 #include "queue/options.h"
@@ -86,6 +85,7 @@ static void set_aside(ClaimScan *scan, ScanRow *row, bool may,
 					  ChosenMessages *list);
 static bool may_remove(const ClaimScan *scan);
 static bool may_move_dead(ClaimScan *scan);
+static bool fits_into_claim(const ClaimScan *scan, const ScanRow *row);
 static bool choose_row(ClaimScan *scan, ScanRow *row);
 static bool needs_lock(const ClaimScan *scan, const ScanRow *row);
 static void give_to_lane(ClaimScan *scan, const ScanRow *row);
@@ -259,9 +259,6 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 
 	Assert(row->form.queue_id == scan->request.queue->id);
 
-	/* Only read where own ranges are scanned (claim_scan_source.c). */
-	if (!row->in_range)
-		pass->own_scanned_to = row->form.id;
 	if (pass->lane_step == LANE_STEP_GIVE)
 		scan_list_add_delivered(scan, row);
 
@@ -300,6 +297,8 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 				give_to_lane(scan, row);
 			else if (scan->request.mode != CLAIM_SCAN_CLAIM)
 				count_free(scan, row);
+			else if (!fits_into_claim(scan, row))
+				pass->does_not_fit = true;
 			else if (pass->lane_step == LANE_STEP_TAKE ||
 					 (scan->has_groups && !pass->uses_map) ||
 					 message_row_is_null(row->tuple, Anum_message_group_key))
@@ -317,6 +316,10 @@ claim_scan_row(ClaimScan *scan, ScanRow *row)
 			}
 			break;
 	}
+
+	/* Only read where own ranges are scanned (claim_scan_source.c). */
+	if (!row->in_range && !pass->does_not_fit)
+		pass->own_scanned_to = row->form.id;
 }
 
 /* Count the end of the claim that the message was in, if that has run out. */
@@ -429,6 +432,33 @@ may_move_dead(ClaimScan *scan)
 }
 
 /* --- Messages that are free --- */
+
+/*
+ * Returns whether a free message can be in one claim with those that are
+ * chosen already.  If not, the claim ends before it.
+ */
+static bool
+fits_into_claim(const ClaimScan *scan, const ScanRow *row)
+{
+	const ClaimScanResult *result = &scan->result;
+	int64		number = message_id_number(row->form.id);
+
+	if (result->chosen.n == 0)
+		return true;
+
+	/*
+	 * A job that was attempted before is claimed alone, because it may have
+	 * crashed the server: no other message is to lose an attempt with it.
+	 */
+	if (scan->request.isolates &&
+		(row->form.claim_count > 0 ||
+		 result->chosen.items[0].form.claim_count > 0))
+		return false;
+
+	/* The distance of the claim's numbers is stored in its claim_span. */
+	return Max(result->max_number, number) -
+		Min(result->min_number, number) <= PG_INT32_MAX;
+}
 
 /* Choose a message for the caller.  Returns false if it cannot be locked. */
 static bool
@@ -548,8 +578,9 @@ lock_row(ClaimScan *scan, ScanRow *row, LockTupleMode mode)
 
 			/*
 			 * The change may have made it free, which the next scan will see.
+			 * To the map its transaction returns it.
 			 */
-			pass->met_changed = true;
+			pass->lost |= !pass->uses_map;
 			skip_row(scan, row, DT_NOBEGIN, false);
 			return false;
 		case TM_Invisible:

@@ -17,10 +17,8 @@
  *	  With a map, a pass reserves one range after the other, and reads each
  *	  with a new snapshot.  Skipped messages are returned to the map with the
  *	  reservation.  If the result is empty, there was a moment at which the map
- *	  had nothing and no session had anything reserved.  A probe reserves
- *	  nothing, since a concurrent claim would skip its ranges.  It scans what
- *	  the map would give to a claim, and reports nothing to the map.  Where
- *	  groups take turns, the ranges are those of lanes (lane_scan.c).
+ *	  had nothing and no session had anything reserved.  Where groups take
+ *	  turns, the ranges are those of lanes (lane_scan.c).
  *
  *	  Each source is read with a snapshot of its own, the latest.  If the
  *	  worker has emptied a segment before we had its tables locked, the
@@ -38,7 +36,6 @@
 #include "utils/timestamp.h"
 
 #include "catalog/message_id.h"
-#include "catalog/tables.h"
 #include "claim/claim_scan_internal.h"
 #include "map/availability_reserve.h"
 #include "map/availability_view.h"
@@ -63,36 +60,6 @@ claim_scan_push_snapshot(ClaimScan *scan)
 {
 	scan->pass.reservations = availability_reservations;
 	message_scan_push_snapshot(scan->pass.rows);
-}
-
-/*
- * Returns whether the claim ends before this message, because it would be
- * chosen and cannot be in one claim with those that are chosen already.  One
- * that is not free is passed over.
- */
-bool
-claim_scan_ends_before(const ClaimScan *scan, const ScanRow *row)
-{
-	const ClaimScanResult *result = &scan->result;
-	int64		number = message_id_number(row->form.id);
-	bool		fits;
-
-	if (result->chosen.n == 0)
-		return false;
-
-	/* The distance of the claim's numbers is stored in its claim_span. */
-	fits = Max(result->max_number, number) -
-		Min(result->min_number, number) <= PG_INT32_MAX;
-
-	/*
-	 * A job that was attempted before is claimed alone, because it may have
-	 * crashed the server: no other message is to lose an attempt with it.
-	 */
-	if (scan->request.isolates &&
-		(row->form.claim_count > 0 ||
-		 result->chosen.items[0].form.claim_count > 0))
-		fits = false;
-	return !fits && scan_row_class(scan, row) == MESSAGE_FREE;
 }
 
 /* Returns whether another message has to be scanned. */
@@ -138,11 +105,7 @@ scan_added(ClaimScan *scan)
 
 	while (claim_scan_wants_more(scan) &&
 		   message_scan_next(scan->pass.rows, &row))
-	{
-		scan->pass.does_not_fit = claim_scan_ends_before(scan, &row);
-		if (!scan->pass.does_not_fit)
-			claim_scan_row(scan, &row);
-	}
+		claim_scan_row(scan, &row);
 }
 
 /*
@@ -156,7 +119,6 @@ claim_scan_range(ClaimScan *scan, const MessageRange *range)
 	ScanPass   *pass = &scan->pass;
 	MessageScan *rows = pass->rows;
 	int64		scanned_to = range->first - 1;
-	bool		is_of_lane;
 	ScanRow		row;
 
 	claim_scan_add_range(scan, range, false);
@@ -169,24 +131,16 @@ claim_scan_range(ClaimScan *scan, const MessageRange *range)
 			break;
 		}
 		message_scan_next(rows, &row);
-		is_of_lane = pass->lane_step != LANE_STEP_TAKE ||
-			scan_row_is_of_lane(&row, pass->lane);
+		pass->nscanned++;
+		if (pass->lane_step != LANE_STEP_TAKE ||
+			scan_row_is_of_lane(&row, pass->lane))
+			claim_scan_row(scan, &row);
 
-		/*
-		 * If a message that would be chosen does not fit into the claim, the
-		 * claim ends before it.  One that is only given to its lane, or that
-		 * we pass over, need not fit.
-		 */
-		pass->does_not_fit = is_of_lane &&
-			pass->lane_step != LANE_STEP_GIVE &&
-			claim_scan_ends_before(scan, &row);
+		/* The claim ends before it. */
 		if (pass->does_not_fit)
 			break;
-		pass->nscanned++;
 		if (row.in_range)
 			scanned_to = message_id_number(row.form.id);
-		if (is_of_lane)
-			claim_scan_row(scan, &row);
 
 		/* The message that must not be overtaken stays in its lane. */
 		if (pass->is_first_out && pass->head_failed && row.in_range)
@@ -299,6 +253,18 @@ claim_scan_begin_again(ClaimScan *scan)
 	return true;
 }
 
+/* Give back the part of the range that was not scanned. */
+void
+claim_scan_give_back(ClaimScan *scan, int64 scanned_to)
+{
+	availability_give_back(&scanned_to, &scan->pass.skipped, scan->pass.now);
+	scan->pass.skipped.n = 0;
+
+	/* What is chosen is free until it is marked, so others have to wait. */
+	if (scan->result.chosen.n == 0)
+		availability_close();
+}
+
 /*
  * A range of this width held nothing free: the next one is wider, so that few
  * are needed to get over many messages that are gone.
@@ -371,7 +337,6 @@ reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
 	ScanPass   *pass = &scan->pass;
 	bool		has_rows = message_scan_has_rows(pass->rows, false);
 	int			before;
-	int64		scanned_to;
 	MessageRange range;
 
 	request->has_found = has_rows || scan->result.chosen.n > 0;
@@ -379,15 +344,7 @@ reserve_and_scan(ClaimScan *scan, ReserveRequest *request)
 	{
 		case RESERVE_DONE:
 			before = scan->result.chosen.n;
-			scanned_to = claim_scan_range(scan, &range);
-			availability_give_back(&scanned_to, &pass->skipped, pass->now);
-
-			/*
-			 * What is chosen is free until it is marked, so others have to
-			 * wait.
-			 */
-			if (scan->result.chosen.n == 0)
-				availability_close();
+			claim_scan_give_back(scan, claim_scan_range(scan, &range));
 			if (scan->result.chosen.n == before)
 				claim_scan_widen(request, request->width);
 			return true;

@@ -61,7 +61,6 @@
 #include "queue/group.h"
 #include "queue/message_result.h"
 #include "queue/options.h"
-#include "queue/registry.h"
 #include "storage/attributes.h"
 #include "storage/claim_id.h"
 #include "storage/message.h"
@@ -81,7 +80,7 @@ typedef struct ClaimUpdate
 
 	/* Arguments and results of the calls */
 	int			ttl;			/* renew, keep */
-	int			grace;			/* renew; -1 leaves it unchanged */
+	int			grace;			/* renew, keep; -1 leaves it unchanged */
 	TimestampTz until;			/* renew: the new end */
 	int			delay;			/* release: in seconds */
 	bool		failed;			/* release: their attempt has failed */
@@ -109,7 +108,6 @@ static int64 update_messages(ClaimUpdate *update, RowAction action);
 static bool lock_row_of_claim(ClaimUpdate *update, ScanRow *row);
 static bool renew_row(ClaimUpdate *update, ScanRow *row);
 static bool release_row(ClaimUpdate *update, ScanRow *row);
-static bool is_named(const ClaimUpdate *update, int64 id);
 static bool complete_row(ClaimUpdate *update, ScanRow *row);
 static bool keep_or_return_row(ClaimUpdate *update, ScanRow *row);
 
@@ -164,34 +162,31 @@ begin_claim_read(const Queue *queue, const ClaimId *claim, TimestampTz *now)
 bool
 claim_is_live(const Queue *queue, const ClaimId *claim)
 {
-	TimestampTz now;
-	MessageScan *scan = begin_claim_read(queue, claim, &now);
-	ScanRow		row;
-	bool		live = false;
+	ClaimInfo	info;
 
-	while (!live && message_scan_next(scan, &row))
-		live = claim_has_message(claim, &row.form, now);
-	message_scan_end(scan);
-	return live;
+	return claim_get_info(queue, claim, &info) || info.ncanceled > 0;
 }
 
-/* Describe a claim.  Returns false if it is not live. */
+/* Describe a claim.  Returns false if it is not live, or all was canceled. */
 bool
 claim_get_info(const Queue *queue, const ClaimId *claim, ClaimInfo *info)
 {
 	MessageScan *scan = begin_claim_read(queue, claim, &info->now);
 	ScanRow		row;
 
-	info->nmessages = 0;
+	info->nmessages = info->ncanceled = 0;
 	while (message_scan_next(scan, &row))
-		if (claim_has_message(claim, &row.form, info->now) &&
-			!row.form.is_canceled)
-		{
-			info->claimed_at = row.form.claimed_at;
-			info->claimed_until = row.form.claimed_until;
-			info->grace = row.form.claim_grace;
+	{
+		if (!claim_has_message(claim, &row.form, info->now))
+			continue;
+		info->claimed_at = row.form.claimed_at;
+		info->claimed_until = row.form.claimed_until;
+		info->grace = row.form.claim_grace;
+		if (row.form.is_canceled)
+			info->ncanceled++;
+		else
 			info->nmessages++;
-		}
+	}
 	message_scan_end(scan);
 	return info->nmessages > 0;
 }
@@ -396,19 +391,13 @@ claim_complete(const Queue *queue, const ClaimId *claim, const int64 *ids,
 	return found - update.kept;
 }
 
-/* Returns whether the caller has named the message. */
-static bool
-is_named(const ClaimUpdate *update, int64 id)
-{
-	return update->nids > 0 &&
-		bsearch(&id, update->ids, update->nids, sizeof(int64),
-				message_id_cmp) != NULL;
-}
-
 static bool
 complete_row(ClaimUpdate *update, ScanRow *row)
 {
 	DedupRun   *run;
+	bool		is_named = update->nids > 0 &&
+	bsearch(&row->form.id, update->ids, update->nids, sizeof(int64),
+			message_id_cmp) != NULL;
 
 	/* The error that follows takes back what was deleted. */
 	if (row->form.is_canceled)
@@ -419,7 +408,7 @@ complete_row(ClaimUpdate *update, ScanRow *row)
 	 * because a session that renews the claim could lock them, and wait for
 	 * those that we have deleted.
 	 */
-	if (is_named(update, row->form.id) != update->only)
+	if (is_named != update->only)
 	{
 		if (!lock_row_of_claim(update, row))
 			return false;
@@ -456,7 +445,8 @@ claim_give_back(const Queue *queue, MessageTable *table, HeapTuple tuple,
 	bool		is_dead = (!dedup_is_duplicate(queue, table, tuple) &&
 						   options_is_exhausted(queue, table, tuple));
 
-	if (is_dead && dead_letter_move(queue, table, tuple, DEAD_LETTER_CLAIM_COUNT))
+	if (is_dead && dead_letter_move(queue, table, tuple,
+									DEAD_LETTER_CLAIM_COUNT, WARNING, NULL))
 		return false;
 
 	/*
@@ -517,6 +507,7 @@ claim_keep_only(const Queue *queue, const ClaimId *claim, int64 keep, int ttl)
 		.queue = queue,
 		.claim = claim,
 		.ttl = ttl,
+		.grace = -1,
 		.keep = keep
 	};
 
@@ -528,10 +519,7 @@ static bool
 keep_or_return_row(ClaimUpdate *update, ScanRow *row)
 {
 	bool		keeps = row->form.id == update->keep;
-	TimestampTz now;
-	HeapTuple	tuple;
 	HeapTuple	copy;
-	MessageForm form;
 
 	/*
 	 * If the claim has run out since the scan began, others may have claimed
@@ -542,35 +530,29 @@ keep_or_return_row(ClaimUpdate *update, ScanRow *row)
 	if (!message_lock_as_seen(row->table, row->slot, LockTupleNoKeyExclusive,
 							  keeps ? LockWaitError : LockWaitSkip))
 		return !keeps;
-	tuple = row_tuple(row->slot);
-	form = message_read(tuple);
-	now = GetCurrentTimestamp();
+	row->tuple = row_tuple(row->slot);
+	row->form = message_read(row->tuple);
+	update->now = GetCurrentTimestamp();
 
 	/*
 	 * The claim has run out while we waited, and others may count the message
 	 * as free.  So we leave it as it is; but claims skip it while it is
 	 * locked.
 	 */
-	if (!claim_has_message(update->claim, &form, now))
-	{
-		message_return_at_commit(row->table, tuple);
-		return true;
-	}
-	if (keeps)
-		message_set_claim(&form, now, update->ttl, form.claim_grace);
-	else if (form.is_canceled)
-	{
-		expire_remove(update->queue, row->table, tuple);
-		return true;
-	}
+	if (!claim_has_message(update->claim, &row->form, update->now))
+		message_return_at_commit(row->table, row->tuple);
+	else if (keeps)
+		return renew_row(update, row);
+	else if (row->form.is_canceled)
+		expire_remove(update->queue, row->table, row->tuple);
 	else
 	{
-		form.claim_count--;
-		message_clear_claim(&form);
+		row->form.claim_count--;
+		message_clear_claim(&row->form);
+		copy = message_row_change(RelationGetDescr(row->table->heap),
+								  row->tuple, &row->form);
+		message_update_locked(row->table, row->tuple, copy);
+		heap_freetuple(copy);
 	}
-	copy = message_row_change(RelationGetDescr(row->table->heap), tuple,
-							  &form);
-	message_update_locked(row->table, tuple, copy);
-	heap_freetuple(copy);
 	return true;
 }

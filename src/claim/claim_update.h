@@ -28,6 +28,7 @@ typedef struct ClaimInfo
 	TimestampTz claimed_until;
 	int			grace;			/* seconds */
 	int			nmessages;		/* that it still has */
+	int			ncanceled;		/* besides those */
 } ClaimInfo;
 
 /* Returns whether the message is in this claim, and the claim is live. */

@@ -49,7 +49,7 @@
 #define REASON					"reason"
 #define CLAIM_COUNT				"claim_count"
 
-/* How many dead letters are sent back with one snapshot */
+/* How many dead letters are read with one snapshot */
 #define REDRIVE_BATCH			1000
 
 /* A redrive of the dead letters in a queue */
@@ -57,13 +57,12 @@ typedef struct Redrive
 {
 	const Queue *dead;			/* where they are */
 	const Queue *target;		/* NULL: back to where they came from */
-	int64		marker;			/* the id of the last one that was read */
 	int64		ngone;			/* how many came from a queue that is gone */
 } Redrive;
 
 static QueueResult open_dead_queue(const Queue *queue, Queue *dead);
 static void report_refusal(const Queue *queue, int elevel);
-static bool may_move(const Queue *queue, Queue *dead);
+static bool may_move(const Queue *queue, Queue *dead, int elevel);
 static void fill_moved_message(NewMessage *message, TupleDesc desc,
 							   HeapTuple tuple);
 static Jsonb *form_letter_attributes(const Queue *queue, HeapTuple tuple,
@@ -72,7 +71,6 @@ static Jsonb *form_letter_attributes(const Queue *queue, HeapTuple tuple,
 static bool open_origin_queue(const Queue *dead, const char *name,
 							  TimestampTz died_at, Queue *origin);
 static bool send_letter_back(Redrive *redrive, ScanRow *row, TimestampTz now);
-static int	redrive_batch(Redrive *redrive, int limit);
 static bool redrive_one(Redrive *redrive, int64 id);
 static int64 redrive_all(Redrive *redrive, int limit);
 
@@ -132,17 +130,26 @@ report_refusal(const Queue *queue, int elevel)
 }
 
 /*
- * Open the dead letter queue to move messages there.  Returns false, with a
- * warning unless it is only locked, if that is not possible.
+ * Open the dead letter queue to move messages there.  If that is not possible,
+ * it is an error, or with an elevel of WARNING, this returns false, with a
+ * warning unless the queue is only locked.
  */
 static bool
-may_move(const Queue *queue, Queue *dead)
+may_move(const Queue *queue, Queue *dead, int elevel)
 {
 	QueueResult result = open_dead_queue(queue, dead);
 
+	if (result == QUEUE_BUSY && elevel == ERROR)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("dead letter queue \"%s\" of queue \"%s\" is locked",
+						queue->dead_queue, queue->name),
+				 errhint("Another session purges or drops it: try again.")));
+
 	/* That it is locked ends soon, and is no reason to warn. */
-	if (result == QUEUE_DENIED && queue_may_warn(queue->name))
-		report_refusal(queue, WARNING);
+	if (result == QUEUE_DENIED &&
+		(elevel == ERROR || queue_may_warn(queue->name)))
+		report_refusal(queue, elevel);
 	return result == QUEUE_OK;
 }
 
@@ -152,24 +159,7 @@ dead_letter_can_move(const Queue *queue)
 {
 	Queue		dead;
 
-	return may_move(queue, &dead);
-}
-
-/* Raise an error if no message of the queue could be moved now. */
-void
-dead_letter_check_move(const Queue *queue)
-{
-	Queue		dead;
-	QueueResult result = open_dead_queue(queue, &dead);
-
-	if (result == QUEUE_BUSY)
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("dead letter queue \"%s\" of queue \"%s\" is locked",
-						queue->dead_queue, queue->name),
-				 errhint("Another session purges or drops it: try again.")));
-	if (result != QUEUE_OK)
-		report_refusal(queue, ERROR);
+	return may_move(queue, &dead, WARNING);
 }
 
 /* Set what a message keeps when it moves to another queue. */
@@ -204,17 +194,19 @@ form_letter_attributes(const Queue *queue, HeapTuple tuple, TupleDesc desc,
 
 /*
  * Move a message that this transaction has locked to the dead letter queue.
- * Returns false if that is not possible now, and the message stays.
+ * If that is not possible now, it is an error, or with an elevel of WARNING,
+ * this returns false, and the message stays.  "entry": as in EndTerms.
  */
 bool
 dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple,
-				 const char *reason)
+				 const char *reason, int elevel, DedupEntry **entry)
 {
+	EndTerms	terms = {.entry = entry};
 	TupleDesc	desc = RelationGetDescr(table->heap);
 	Queue		dead;
 	NewMessage	letter = {0};
 
-	if (!may_move(queue, &dead))
+	if (!may_move(queue, &dead, elevel))
 		return false;
 
 	fill_moved_message(&letter, desc, tuple);
@@ -225,7 +217,7 @@ dead_letter_move(const Queue *queue, MessageTable *table, HeapTuple tuple,
 											   letter.claim_count);
 	push_messages(&dead, &letter, 1);
 
-	(void) message_end(queue, table, tuple, END_DEAD, NULL);
+	(void) message_end(queue, table, tuple, END_DEAD, &terms);
 	CommandCounterIncrement();
 	return true;
 }
@@ -327,39 +319,6 @@ send_letter_back(Redrive *redrive, ScanRow *row, TimestampTz now)
 	return message_end(dead, row->table, row->tuple, END_REDRIVEN, NULL);
 }
 
-/*
- * Send up to limit dead letters back whose ids are above the marker, which
- * this advances.  Returns their number.
- */
-static int
-redrive_batch(Redrive *redrive, int limit)
-{
-	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "dead letter",
-												  ALLOCSET_DEFAULT_SIZES);
-	MessageScan *scan;
-	ScanRow		row;
-	TimestampTz now = GetCurrentTimestamp();
-	int			n = 0;
-
-	scan = message_scan_begin_list(redrive->dead->id, redrive->marker + 1,
-								   RowExclusiveLock);
-	while (n < limit && message_scan_next(scan, &row))
-	{
-		MemoryContext old;
-
-		MemoryContextReset(context);
-		redrive->marker = row.form.id;
-		old = MemoryContextSwitchTo(context);
-		if (send_letter_back(redrive, &row, now))
-			n++;
-		MemoryContextSwitchTo(old);
-	}
-	message_scan_end(scan);
-	MemoryContextDelete(context);
-	return n;
-}
-
 /* Send the dead letter with this id back.  Returns false if it stays. */
 static bool
 redrive_one(Redrive *redrive, int64 id)
@@ -383,17 +342,37 @@ redrive_one(Redrive *redrive, int64 id)
 static int64
 redrive_all(Redrive *redrive, int limit)
 {
+	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
+												  "dead letter",
+												  ALLOCSET_DEFAULT_SIZES);
+	int64		next = 0;
 	int64		total = 0;
-	int64		previous;
+	int			nread;
 
 	/* The target is another queue: the scan does not find what it sends. */
 	do
 	{
-		previous = redrive->marker;
-		total += redrive_batch(redrive,
-							   (int) Min(limit - total, REDRIVE_BATCH));
+		TimestampTz now = GetCurrentTimestamp();
+		MessageScan *scan;
+		ScanRow		row;
+
+		scan = message_scan_begin_list(redrive->dead->id, next,
+									   RowExclusiveLock);
+		for (nread = 0; nread < REDRIVE_BATCH && total < limit &&
+			 message_scan_next(scan, &row); nread++)
+		{
+			MemoryContext old = MemoryContextSwitchTo(context);
+
+			next = row.form.id + 1;
+			if (send_letter_back(redrive, &row, now))
+				total++;
+			MemoryContextSwitchTo(old);
+			MemoryContextReset(context);
+		}
+		message_scan_end(scan);
 		CommandCounterIncrement();
-	} while (total < limit && redrive->marker != previous);
+	} while (nread == REDRIVE_BATCH && total < limit);
+	MemoryContextDelete(context);
 	return total;
 }
 

@@ -14,6 +14,7 @@
 #include "utils/jsonb.h"
 
 #include "catalog/message_table.h"
+#include "push/dedup.h"
 #include "queue/registry.h"
 #include "storage/message_scan.h"
 
@@ -38,9 +39,9 @@ typedef struct DeadLetter
 
 /* Moving messages to the dead letter queue */
 extern bool dead_letter_can_move(const Queue *queue);
-extern void dead_letter_check_move(const Queue *queue);
 extern bool dead_letter_move(const Queue *queue, MessageTable *table,
-							 HeapTuple tuple, const char *reason);
+							 HeapTuple tuple, const char *reason, int elevel,
+							 DedupEntry **entry);
 
 /* Dead letters in their queue */
 extern bool dead_letter_get(const ScanRow *row, DeadLetter *letter);

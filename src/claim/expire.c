@@ -18,7 +18,6 @@
 #include "postgres.h"
 
 
-#include "catalog/tables.h"
 #include "claim/expire.h"
 #include "map/availability.h"
 #include "push/message_end.h"

@@ -29,26 +29,16 @@
 #include "catalog/tables.h"
 #include "claim/group_list.h"
 #include "queue/message_list.h"
-#include "queue/registry.h"
 #include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "util/clock.h"
 #include "util/hash.h"
 
-/* A group; the key is empty for messages without one. */
-typedef struct GroupEntry
-{
-	LaneId		lane;			/* the hash key */
-	text	   *key;
-	StateCounts states;
-	TimestampTz oldest;			/* when the one with the lowest id was pushed */
-} GroupEntry;
-
 /* The groups that are counted, in a context of their own */
 typedef struct GroupList
 {
 	MemoryContext context;
-	HTAB	   *groups;			/* of GroupEntry */
+	HTAB	   *groups;			/* of GroupCounts */
 	const text *marker;			/* only those after this; NULL for all */
 } GroupList;
 
@@ -77,7 +67,7 @@ count_in_group(const ScanRow *row, TimestampTz now, void *arg)
 	Datum		value = heap_getattr(row->tuple, Anum_message_group_key, desc,
 									 &isnull);
 	text	   *key = isnull ? cstring_to_text("") : DatumGetTextPP(value);
-	GroupEntry *entry;
+	GroupCounts *entry;
 	bool		found;
 
 	if (list->marker != NULL && compare_group_keys(key, list->marker) <= 0)
@@ -98,8 +88,8 @@ count_in_group(const ScanRow *row, TimestampTz now, void *arg)
 static int
 compare_groups(const void *a, const void *b)
 {
-	return compare_group_keys((*(GroupEntry *const *) a)->key,
-							  (*(GroupEntry *const *) b)->key);
+	return compare_group_keys((*(GroupCounts *const *) a)->key,
+							  (*(GroupCounts *const *) b)->key);
 }
 
 /*
@@ -115,8 +105,8 @@ group_list(const Queue *queue, const text *marker, int limit,
 	MemoryContext old;
 	TimestampTz now;
 	HASH_SEQ_STATUS status;
-	GroupEntry *entry;
-	GroupEntry **entries;
+	GroupCounts *entry;
+	GroupCounts **entries;
 	int			n = 0;
 
 	list.context = AllocSetContextCreate(CurrentMemoryContext, "groups",
@@ -124,24 +114,18 @@ group_list(const Queue *queue, const text *marker, int limit,
 	old = MemoryContextSwitchTo(list.context);
 	now = GetCurrentTimestamp();
 	list.groups = hash_create_blobs("groups", sizeof(LaneId),
-									sizeof(GroupEntry), list.context);
+									sizeof(GroupCounts), list.context);
 	(void) message_list_each(queue, &filter, count_in_group, &list);
 
-	entries = palloc(hash_get_num_entries(list.groups) * sizeof(GroupEntry *));
+	entries = palloc(hash_get_num_entries(list.groups) * sizeof(GroupCounts *));
 	hash_seq_init(&status, list.groups);
 	while ((entry = hash_seq_search(&status)) != NULL)
 		entries[n++] = entry;
-	qsort(entries, n, sizeof(GroupEntry *), compare_groups);
+	qsort(entries, n, sizeof(GroupCounts *), compare_groups);
 	for (int i = 0; i < Min(limit, n); i++)
 	{
-		GroupCounts group = {
-			.states = entries[i]->states,
-			.oldest_age = clock_seconds(entries[i]->oldest, now)
-		};
-
-		if (VARSIZE_ANY_EXHDR(entries[i]->key) > 0)
-			group.key = entries[i]->key;
-		callback(&group, arg);
+		entries[i]->oldest_age = clock_seconds(entries[i]->oldest, now);
+		callback(entries[i], arg);
 	}
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(list.context);

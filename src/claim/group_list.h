@@ -16,9 +16,11 @@
 /* The messages of a group, counted */
 typedef struct GroupCounts
 {
-	text	   *key;			/* NULL for the messages without one */
+	LaneId		lane;			/* the hash key */
+	text	   *key;			/* empty for the messages without one */
 	StateCounts states;
-	int			oldest_age;		/* of the lowest id; in seconds */
+	TimestampTz oldest;			/* when the one with the lowest id was pushed */
+	int			oldest_age;		/* of that one; in seconds */
 } GroupCounts;
 
 typedef void (*GroupListCallback) (const GroupCounts *group, void *arg);

@@ -56,7 +56,6 @@
 #include "catalog/tables.h"
 #include "claim/group_rate.h"
 #include "shmem/database_state.h"
-#include "storage/lane.h"
 #include "storage/message_row.h"
 #include "storage/row.h"
 #include "util/xact.h"
@@ -333,35 +332,6 @@ write_deliveries(XactEvent event)
 }
 
 /* --- Rows that are not needed any more --- */
-
-/*
- * Remove the rows of a queue that is being dropped.  It is locked, so no
- * claim writes its rows.
- */
-void
-group_rate_drop(int32 queue_id)
-{
-	Oid			index;
-	Relation	rel = catalog_open(CATALOG_GROUP_RATE, RowExclusiveLock,
-								   &index);
-	ScanKeyData key;
-	RowScan		scan;
-	HeapTuple	tuple;
-
-	ScanKeyInit(&key, Anum_group_rate_queue_id, BTEqualStrategyNumber,
-				F_INT4EQ, Int32GetDatum(queue_id));
-	row_scan_begin(&scan, rel, index, &key, 1);
-
-	/*
-	 * The worker, which does not lock the queue, may be removing one of them:
-	 * we wait for that.
-	 */
-	while (HeapTupleIsValid(tuple = row_scan_next(&scan)))
-		if (row_lock(rel, &tuple->t_self, LockTupleExclusive, LockWaitBlock))
-			CatalogTupleDelete(rel, &tuple->t_self);
-	row_scan_end(&scan);
-	table_close(rel, NoLock);
-}
 
 /*
  * A step of the worker: remove the rows that are not needed any more from the

@@ -31,9 +31,6 @@ extern int	group_rate_allowance(const Queue *queue, LaneId lane,
 extern void group_rate_record(const Queue *queue, MessageTable *table,
 							  HeapTuple tuple);
 
-/* For the drop of a queue */
-extern void group_rate_drop(int32 queue_id);
-
 /* For the worker: how far the removal of rows has come */
 typedef struct RateSweep
 {

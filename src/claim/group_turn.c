@@ -13,11 +13,6 @@
  *	  group that another transaction has locked, or whose rate allows nothing
  *	  now.  A probe locks nothing, and only asks.
  *
- *	  With a bound of 1, messages of a group are handed out in order, and one
- *	  that was delivered and is not finished comes before the others.  Nothing
- *	  is handed out while that one is delayed or locked.  A message that was
- *	  never delivered blocks nothing while it is delayed.
- *
  *	  A claim that has reserved a range of a lane locks its group, asks what
  *	  was delivered of it and may be unfinished (lanes.c), and reads these
  *	  messages, with a snapshot that is later than the lock.  What is under
@@ -25,11 +20,13 @@
  *	  transaction has changed itself are read too, because the lane gets them
  *	  only when it ends.  Without lanes all messages of the group are counted.
  *
- *	  With a bound of 1, one that was delivered and is not finished comes
- *	  before all others (the head).  So does one that is free and comes before
- *	  the range that was reserved, because a prepared transaction that had
- *	  claimed it was rolled back.  If the head is free, it is taken, and the
- *	  range goes back; if it is delayed or locked, it blocks the group.
+ *	  With a bound of 1, messages of a group are handed out in order, and one
+ *	  that was delivered and is not finished comes before all others (the
+ *	  head).  So does one that is free and comes before the range that was
+ *	  reserved, because a prepared transaction that had claimed it was rolled
+ *	  back.  If the head is free, it is taken, and the range goes back; if it is
+ *	  delayed or locked, it blocks the group.  A message that was never
+ *	  delivered blocks nothing while it is delayed.
  *
  * src/claim/group_turn.c
  *
@@ -48,7 +45,6 @@
 #include "queue/group.h"
 #include "queue/options.h"
 #include "shmem/database_state.h"
-#include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
 #include "storage/prepared.h"
@@ -61,7 +57,6 @@ typedef struct TurnEntry
 	int			turn;
 } TurnEntry;
 
-static bool was_delivered_before(const ScanRow *row);
 static int	count_room(ClaimScan *scan, GroupTurn *turn, int wanted);
 static int	list_delivered(const ClaimScan *scan, LaneId lane,
 						   OwnRanges *ranges);
@@ -173,17 +168,6 @@ group_turn_unlock(ClaimScan *scan, GroupTurn *turn)
 	if (turn->is_locked)
 		scan->pass.nlocks--;
 	turn->is_locked = turn->is_new_lock = false;
-}
-
-/*
- * Returns whether a message that is not under a claim was delivered, in this
- * queue: claims in the queue that a dead letter came from do not count.
- */
-static bool
-was_delivered_before(const ScanRow *row)
-{
-	return row->form.claim_count > 0 &&
-		options_deliveries(row->table, row->tuple) > 0;
 }
 
 /* --- How many messages may be taken --- */
@@ -393,8 +377,11 @@ group_count_row(ClaimScan *scan, GroupCount *count, const ScanRow *row)
 	ScanPass   *pass = &scan->pass;
 	MessageClass class = scan_row_class(scan, row);
 	bool		is_live = scan_row_counts_as_claimed(row, class);
+
+	/* Claims in the queue that a dead letter came from do not count. */
 	bool		was_delivered = class == MESSAGE_FREE &&
-	was_delivered_before(row);
+	row->form.claim_count > 0 &&
+	options_deliveries(row->table, row->tuple) > 0;
 
 	/* The ranges may overlap, and their messages are merged in order. */
 	if (count->n > 0 && row->form.id == count->last_id)
@@ -415,7 +402,7 @@ group_count_row(ClaimScan *scan, GroupCount *count, const ScanRow *row)
 			scan_list_add_busy(scan, row->form.id);
 		}
 		else if (is_live || scan_row_is_changing(row))
-			pass->met_changed = true;
+			pass->lost = true;
 	}
 
 	/*

@@ -64,29 +64,20 @@
  */
 #include "postgres.h"
 
-#include "access/htup_details.h"
 #include "utils/timestamp.h"
 
-#include "catalog/message_id.h"
-#include "catalog/tables.h"
 #include "claim/claim_scan_internal.h"
 #include "claim/group_turn.h"
 #include "claim/lane_scan.h"
 #include "claim/lane_takes.h"
-#include "map/availability.h"
 #include "map/availability_groups.h"
 #include "map/availability_reserve.h"
 #include "map/availability_view.h"
-#include "map/lanes.h"
 #include "map/message_ranges.h"
-#include "queue/group.h"
-#include "queue/options.h"
 #include "storage/message.h"
-#include "storage/message_row.h"
 #include "storage/message_scan.h"
 #include "storage/pending.h"
 #include "storage/prepared.h"
-#include "util/hash.h"
 
 #define DELAYED_AT_ONCE 4000	/* which the worker reads in one step */
 
@@ -119,9 +110,6 @@ static void take_of_lanes(ClaimScan *scan, ReserveRequest *request,
 						  Round *round);
 static int	lanes_at_once(const ClaimScan *scan, const ReserveRequest *request,
 						  const Round *round);
-static void give_back(ClaimScan *scan, int64 scanned_to);
-static int64 scan_lane(ClaimScan *scan, const GroupTurn *turn,
-					   const MessageRange *range, int wanted);
 static void take_range(ClaimScan *scan, const GroupTurn *turn,
 					   const MessageRange *range, int wanted);
 
@@ -278,7 +266,7 @@ give_range(ClaimScan *scan, const MessageRange *range, int space)
 	availability_give_to_lanes(pass->freed.items, pass->freed.n,
 							   pass->ngiven, pass->now);
 	pass->freed.n = pass->delivered.n = 0;
-	give_back(scan, scanned_to);
+	claim_scan_give_back(scan, scanned_to);
 }
 
 /*
@@ -418,7 +406,7 @@ take_of_lane(ClaimScan *scan, ReserveRequest *request,
 
 	/* If nothing of the lane may be taken now, all of the range goes back. */
 	if (wanted <= 0)
-		give_back(scan, range->first - 1);
+		claim_scan_give_back(scan, range->first - 1);
 	else
 		take_range(scan, turn, range, wanted);
 	turn->room -= chosen->n - before;	/* where there is a bound */
@@ -553,44 +541,6 @@ take_of_lanes(ClaimScan *scan, ReserveRequest *request, Round *round)
 	round->lane = LANE_WITHOUT_KEY;
 }
 
-/* Give back the part of the range that was not scanned. */
-static void
-give_back(ClaimScan *scan, int64 scanned_to)
-{
-	availability_give_back(&scanned_to, &scan->pass.skipped, scan->pass.now);
-	scan->pass.skipped.n = 0;
-
-	/* What is chosen is free until it is marked, so others have to wait. */
-	if (scan->result.chosen.n == 0)
-		availability_close();
-}
-
-/*
- * Choose messages in a range of the lane.  Returns the last number that was
- * scanned.
- */
-static int64
-scan_lane(ClaimScan *scan, const GroupTurn *turn, const MessageRange *range,
-		  int wanted)
-{
-	ScanPass   *pass = &scan->pass;
-	int64		scanned_to;
-
-	pass->lane_step = LANE_STEP_TAKE;
-	pass->lane = turn->lane;
-	pass->lane_goal = scan->result.chosen.n + wanted;
-	pass->is_first_out = group_turn_is_bounded(scan, turn->lane) &&
-		scan->request.queue->group_concurrency == 1;
-	pass->head_failed = false;
-	scanned_to = claim_scan_range(scan, range);
-	pass->lane_step = LANE_STEP_NONE;
-
-	/* Where the bound is not 1, a message that failed is only skipped. */
-	pass->head_failed &= pass->is_first_out;
-	pass->is_first_out = false;
-	return scanned_to;
-}
-
 /*
  * Choose messages in the range of a lane, or the head of its group, which is
  * not in the range and comes first.  A probe only finds out whether one is
@@ -603,9 +553,20 @@ take_range(ClaimScan *scan, const GroupTurn *turn, const MessageRange *range,
 	ScanPass   *pass = &scan->pass;
 	bool		has_head = turn->count.has_head;
 	int			before = scan->result.chosen.n;
-	int64		scanned_to = scan_lane(scan, turn, has_head ?
-									   &turn->count.head : range, wanted);
+	int64		scanned_to;
 
+	pass->lane_step = LANE_STEP_TAKE;
+	pass->lane = turn->lane;
+	pass->lane_goal = before + wanted;
+	pass->is_first_out = group_turn_is_bounded(scan, turn->lane) &&
+		scan->request.queue->group_concurrency == 1;
+	pass->head_failed = false;
+	scanned_to = claim_scan_range(scan, has_head ? &turn->count.head : range);
+	pass->lane_step = LANE_STEP_NONE;
+
+	/* Where the bound is not 1, a message that failed is only skipped. */
+	pass->head_failed &= pass->is_first_out;
+	pass->is_first_out = false;
 	if (scan->result.nfree > 0)
 	{
 		/* A claim is to find the lane as the probe has, with its turn. */
@@ -621,5 +582,5 @@ take_range(ClaimScan *scan, const GroupTurn *turn, const MessageRange *range,
 		pass->head_failed = scan->result.chosen.n == before;
 		scanned_to = range->first - 1;
 	}
-	give_back(scan, scanned_to);
+	claim_scan_give_back(scan, scanned_to);
 }

@@ -52,7 +52,7 @@ static int	compare_ranges(const void *a, const void *b);
 static LaneTake *find_take(const Takes *all, LaneId lane);
 static bool next_range(Takes *all, MessageRange *range);
 static bool was_read(const Takes *all, const MessageRange *range);
-static bool take_row(ClaimScan *scan, const Takes *all, ScanRow *row);
+static void take_row(ClaimScan *scan, const Takes *all, ScanRow *row);
 static int64 end_of_take(const Takes *all, const LaneTake *take);
 static void read_range(ClaimScan *scan, Takes *all, const MessageRange *range,
 					   bool has_snapshot);
@@ -138,11 +138,8 @@ next_range(Takes *all, MessageRange *range)
 	return true;
 }
 
-/*
- * Choose a message, if it is wanted.  Returns false if it does not fit into
- * the claim.
- */
-static bool
+/* Choose a message, if it is wanted, and fits into the claim. */
+static void
 take_row(ClaimScan *scan, const Takes *all, ScanRow *row)
 {
 	ChosenMessages *chosen = &scan->result.chosen;
@@ -156,17 +153,15 @@ take_row(ClaimScan *scan, const Takes *all, ScanRow *row)
 	if (take == NULL || take->wanted == 0 ||
 		row->form.priority != take->range.priority ||
 		number < take->range.first || number > take->range.last)
-		return true;
-	if (claim_scan_ends_before(scan, row))
-		return false;
+		return;
 	claim_scan_row(scan, row);
-	take->scanned_to = number;
+	if (!scan->pass.does_not_fit)
+		take->scanned_to = number;
 	if (chosen->n > before)
 	{
 		chosen->items[before].lane = take->turn;
 		take->wanted--;
 	}
-	return true;
 }
 
 /* Returns up to where the range of a lane was scanned. */
@@ -206,7 +201,7 @@ read_range(ClaimScan *scan, Takes *all, const MessageRange *range,
 			all->number = range->last;
 			break;
 		}
-		pass->does_not_fit = !take_row(scan, all, &row);
+		take_row(scan, all, &row);
 		if (pass->does_not_fit)
 			break;
 		all->number = message_id_number(row.form.id);

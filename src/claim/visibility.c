@@ -35,7 +35,6 @@
 #include "catalog/tables.h"
 #include "claim/claim_update.h"
 #include "claim/visibility.h"
-#include "map/availability.h"
 #include "push/dedup.h"
 #include "push/dedup_run.h"
 #include "push/message_end.h"
@@ -66,15 +65,6 @@ static bool try_delete(const Queue *queue, int64 id, bool record,
 					   Jsonb *result, bool *deleted, DedupRun **run);
 
 /* --- Ids --- */
-
-/* Returns the base for a queue that was just created: ids count from 1. */
-int64
-visibility_new_base(const Queue *queue)
-{
-	int			n = 1;
-
-	return availability_take_numbers(queue->id, 1, n, &n);
-}
 
 /*
  * Set the number and the priority of the message with an id of pgmq.  Returns

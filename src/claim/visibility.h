@@ -16,7 +16,6 @@
 #include "queue/message_result.h"
 #include "queue/registry.h"
 
-extern int64 visibility_new_base(const Queue *queue);
 extern void visibility_claim(const Queue *queue, const Datum *ids, int n,
 							 bool skip, const ClaimTerms *terms,
 							 MessageResult *result);

@@ -45,7 +45,6 @@
 #include "storage/message_scan.h"
 
 static void count_groups(ClaimScan *scan);
-static void set_rooms(ClaimScan *scan);
 static int	room_of_group(const ClaimScan *scan, const GroupTurn *turn);
 static void lock_groups(ClaimScan *scan);
 static void scan_whole_row(ClaimScan *scan, ScanRow *row);
@@ -68,7 +67,15 @@ whole_scan_pass(ClaimScan *scan)
 		/* What was counted before the locks may have changed since. */
 		if (pass->nlocks > 0)
 			count_groups(scan);
-		set_rooms(scan);
+
+		/* Those that were not locked have no room. */
+		for (int i = 0; i < pass->turns.n; i++)
+		{
+			GroupTurn  *turn = &pass->turns.items[i];
+
+			if (turn->room > 0)
+				turn->room = Min(turn->room, room_of_group(scan, turn));
+		}
 	}
 	do
 	{
@@ -149,20 +156,6 @@ lock_groups(ClaimScan *scan)
 	}
 }
 
-/* Set how many messages of each group the pass may choose. */
-static void
-set_rooms(ClaimScan *scan)
-{
-	/* Those that were not locked have none. */
-	for (int i = 0; i < scan->pass.turns.n; i++)
-	{
-		GroupTurn  *turn = &scan->pass.turns.items[i];
-
-		if (turn->room > 0)
-			turn->room = Min(turn->room, room_of_group(scan, turn));
-	}
-}
-
 /* Choose the message, if it is free and its group has room. */
 static void
 scan_whole_row(ClaimScan *scan, ScanRow *row)
@@ -184,9 +177,6 @@ scan_whole_row(ClaimScan *scan, ScanRow *row)
 			 message_id_number(row->form.id) != turn->count.head.first))
 			return;
 	}
-	pass->does_not_fit = claim_scan_ends_before(scan, row);
-	if (pass->does_not_fit)
-		return;
 	claim_scan_row(scan, row);
 	if (turn != NULL)
 	{

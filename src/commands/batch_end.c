@@ -292,20 +292,23 @@ free_message(Freeing *freeing, MessageTable *table, TupleTableSlot *slot)
 	tuple = heap_copytuple(row_tuple(slot));
 	if (fails)
 		return dead_letter_move(&freeing->queue, table, tuple,
-								DEAD_LETTER_BATCH);
+								DEAD_LETTER_BATCH, WARNING, NULL);
 
 	/* This is its push as far as deduplication goes. */
 	key = heap_getattr(tuple, Anum_message_dedup, desc, &isnull);
 	if (!isnull)
 	{
-		bool		taken;
+		DedupTake	take = {.queue = &freeing->queue,
+			.digest = DatumGetUUIDP(key),.id = message_row_id(tuple),
+		.wait = LockWaitSkip};
+		int64		waiting;
+		TakeResult	result = dedup_take_key(&take, &waiting);
 
-		if (!dedup_try_take_key(&freeing->queue, DatumGetUUIDP(key),
-								message_row_id(tuple), &taken))
+		if (result == KEY_DUPLICATE)
+			return message_end(&freeing->queue, table, tuple, END_DUPLICATE,
+							   NULL);
+		if (result == KEY_BUSY)
 			return false;
-		if (!taken)
-			return message_end(&freeing->queue, table, tuple,
-							   END_LATE_DUPLICATE, NULL);
 	}
 	delay = DatumGetInt32(heap_getattr(tuple, Anum_message_after_delay, desc,
 									   &isnull));

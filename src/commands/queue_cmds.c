@@ -36,7 +36,6 @@
 
 #include "catalog/relations.h"
 #include "catalog/tables.h"
-#include "claim/group_rate.h"
 #include "commands/dead_letter_queue.h"
 #include "commands/queue_cmds.h"
 #include "push/message_end.h"
@@ -246,7 +245,7 @@ queue_drop(const char *name)
 	(void) delete_messages(&queue, &nexpired);
 	row_delete_of_queue(CATALOG_ROOT_JOB, queue.id);
 	row_delete_of_queue(CATALOG_GROUPED, queue.id);
-	group_rate_drop(queue.id);
+	row_delete_of_queue(CATALOG_GROUP_RATE, queue.id);
 	row_delete_of_queue(CATALOG_PUSH_ORIGIN, queue.id);
 	(void) topic_remove(queue.id, NULL);
 	pending_record_queue(queue.id, TARGET_DROP, LANE_WITHOUT_KEY);

@@ -33,9 +33,9 @@
  *		 logged and change nothing.
  *
  *	  6. Retry.  After a failure a third transaction gives the message back
- *		 with the error (claim_retry_job), so that it is retried after a
+ *		 with the error (claim_retry_message), so that it is retried after a
  *		 delay or goes to the dead letter queue.  After QU005 it goes there at
- *		 once (claim_bury_message).
+ *		 once.
  *
  *	  7. The end of the batch.  Messages that were not attempted are given
  *		 back; their attempt does not count.

@@ -85,6 +85,7 @@ static void
 run_handler(Batch *batch)
 {
 	Run		   *run = batch->run;
+	Datum		id = Int64GetDatum(batch_current_message(batch)->id);
 	Queue		queue;
 
 	/* The run has no slot if the transaction before was rolled back. */
@@ -131,8 +132,8 @@ run_handler(Batch *batch)
 	if (!queue_lock_try(batch->handler->row.queue_id))
 		batch_limit_lock_wait(batch, DELETE_TIMEOUT);
 	if (!batch_open_queue(batch, &queue) ||
-		!claim_delete_message(&queue, batch_current_message(batch)->id,
-							  &batch->result.claim, batch->job_result))
+		claim_delete_messages(&queue, &id, 1, &batch->result.claim, false,
+							  batch->job_result) == 0)
 		claim_not_live();
 	job_timeout_end();
 }
@@ -163,23 +164,25 @@ open_for_retry(Batch *batch, Queue *queue)
 static void
 retry_message(Batch *batch)
 {
+	RetryTerms	terms = {.error = batch->reason,.delay = -1,.for_job = true};
 	Queue		queue;
 
 	open_for_retry(batch, &queue);
-	claim_retry_job(&queue, batch_current_message(batch)->id,
-					&batch->result.claim, batch->reason, LockWaitBlock);
+	(void) claim_retry_message(&queue, batch_current_message(batch)->id,
+							   &batch->result.claim, &terms);
 }
 
 /* Step 6, after an error that no retry mends: make it a dead letter. */
 static void
 bury_message(Batch *batch)
 {
+	RetryTerms	terms = {.error = batch->reason,.bury = true};
 	Queue		queue;
 
 	open_for_retry(batch, &queue);
 	claim_prepare_bury(&queue);
-	claim_bury_message(&queue, batch_current_message(batch)->id,
-					   &batch->result.claim, batch->reason, false);
+	(void) claim_retry_message(&queue, batch_current_message(batch)->id,
+							   &batch->result.claim, &terms);
 }
 
 /* --- The steps --- */

@@ -138,26 +138,6 @@ typedef enum TwinState
 								 * check it again */
 } TwinState;
 
-/* What came of taking a key */
-typedef enum TakeResult
-{
-	KEY_TAKEN,					/* its row has the new message */
-	KEY_DUPLICATE,				/* the push is a duplicate */
-	KEY_CHANGED					/* its row was changed: try again; or another
-								 * transaction is in the way, and we do not
-								 * wait */
-} TakeResult;
-
-/* A push that takes a key */
-typedef struct DedupTake
-{
-	const Queue *queue;
-	const pg_uuid_t *digest;	/* of the key */
-	int64		id;				/* of the new message */
-	DedupTerms	terms;
-	LockWaitPolicy wait;		/* LockWaitBlock or LockWaitSkip */
-} DedupTake;
-
 static TwinState lock_waiting_message(FoundMessage *message,
 									  const DedupTake *take);
 static TwinState check_claimed(const FoundMessage *message);
@@ -171,7 +151,6 @@ static TakeResult add_id_to_key(const DedupTake *take, Relation rel,
 								HeapTuple tuple, DedupKey *key, int nremoved);
 static TakeResult try_take_key(const DedupTake *take, Relation rel,
 							   Relation index, DedupKey *key, int64 *waiting);
-static TakeResult take_key(const DedupTake *take, int64 *waiting);
 static void remove_id_from_key(Relation rel, HeapTuple tuple, DedupKey *key,
 							   int64 id);
 static bool try_drop_entry(Relation rel, Relation index,
@@ -317,7 +296,7 @@ join_waiting(const DedupTake *take, Relation rel, HeapTuple tuple,
 			start_period(take, key);
 		done = dedup_table_update(rel, tuple, key);
 	}
-	return done ? KEY_DUPLICATE : KEY_CHANGED;
+	return done ? KEY_DUPLICATE : KEY_BUSY;
 }
 
 /*
@@ -342,7 +321,7 @@ add_id_to_key(const DedupTake *take, Relation rel, HeapTuple tuple,
 	 */
 	if (nremoved > 0)
 		key->joined++;
-	return dedup_table_update(rel, tuple, key) ? KEY_TAKEN : KEY_CHANGED;
+	return dedup_table_update(rel, tuple, key) ? KEY_TAKEN : KEY_BUSY;
 }
 
 static TakeResult
@@ -359,7 +338,7 @@ try_take_key(const DedupTake *take, Relation rel, Relation index,
 	tuple = dedup_table_find(rel, index, key,
 							 take->wait == LockWaitSkip ? &locked : NULL);
 	if (locked)
-		return KEY_CHANGED;
+		return KEY_BUSY;
 	if (!HeapTupleIsValid(tuple))
 	{
 		DedupKey	new = {.queue_id = key->queue_id,.digest = key->digest,
@@ -370,19 +349,19 @@ try_take_key(const DedupTake *take, Relation rel, Relation index,
 		start_period(take, &new);
 		return dedup_table_insert(rel, index, &new,
 								  take->wait != LockWaitSkip) ?
-			KEY_TAKEN : KEY_CHANGED;
+			KEY_TAKEN : KEY_BUSY;
 	}
 
 	/* What locks messages or the row next must not wait either. */
 	if (take->wait == LockWaitSkip &&
 		!row_lock(rel, &tuple->t_self, LockTupleNoKeyExclusive, LockWaitSkip))
-		return KEY_CHANGED;
+		return KEY_BUSY;
 	n = key->n;
 	state = check_twins(take, key, waiting);
 	if (state == TWIN_WAITS)
 		return join_waiting(take, rel, tuple, key);
 	if (state == TWIN_CHANGED)
-		return KEY_CHANGED;
+		return KEY_BUSY;
 	Assert(state == TWIN_GONE);
 	if ((take->terms.mode == DEDUP_UNFINISHED && key->n > 0) ||
 		(take->terms.period > 0 &&
@@ -392,8 +371,14 @@ try_take_key(const DedupTake *take, Relation rel, Relation index,
 	return add_id_to_key(take, rel, tuple, key, n - key->n);
 }
 
-static TakeResult
-take_key(const DedupTake *take, int64 *waiting)
+/*
+ * Take a key for the message with this id, which the caller inserts next.
+ * Returns KEY_DUPLICATE if the message is a duplicate.  Then *waiting is the
+ * message that waits, or 0 if none does; with DEDUP_REPLACE it is locked, and
+ * the caller replaces it.
+ */
+TakeResult
+dedup_take_key(const DedupTake *take, int64 *waiting)
 {
 	Relation	index;
 	Relation	rel = catalog_open_with_index(CATALOG_DEDUP_KEY,
@@ -405,44 +390,11 @@ take_key(const DedupTake *take, int64 *waiting)
 	{
 		CHECK_FOR_INTERRUPTS();
 		result = try_take_key(take, rel, index, &key, waiting);
-	} while (result == KEY_CHANGED && take->wait != LockWaitSkip);
+	} while (result == KEY_BUSY && take->wait != LockWaitSkip);
 	CommandCounterIncrement();
 	index_close(index, NoLock);
 	table_close(rel, NoLock);
 	return result;
-}
-
-/*
- * Take a key for the message with this id, which the caller inserts next.
- * Returns false if the message is a duplicate.  Then *waiting is the message
- * that waits, or 0 if none does; with DEDUP_REPLACE it is locked, and the
- * caller replaces it.
- */
-bool
-dedup_take_key(const Queue *queue, const pg_uuid_t *digest, int64 id,
-			   const DedupTerms *terms, int64 *waiting)
-{
-	DedupTake	take = {.queue = queue,.digest = digest,.id = id,
-	.terms = *terms,.wait = LockWaitBlock};
-
-	return take_key(&take, waiting) == KEY_TAKEN;
-}
-
-/*
- * As dedup_take_key(), which sets *taken here, without waiting for another
- * transaction.  Returns false if one is in the way.
- */
-bool
-dedup_try_take_key(const Queue *queue, const pg_uuid_t *digest, int64 id,
-				   bool *taken)
-{
-	DedupTake	take = {.queue = queue,.digest = digest,.id = id,
-	.wait = LockWaitSkip};
-	int64		waiting;
-	TakeResult	result = take_key(&take, &waiting);
-
-	*taken = result == KEY_TAKEN;
-	return result != KEY_CHANGED;
 }
 
 /* --- Deletes --- */

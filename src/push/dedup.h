@@ -12,6 +12,7 @@
 
 #include "access/htup.h"
 #include "access/tupdesc.h"
+#include "nodes/lockoptions.h"
 #include "utils/uuid.h"
 
 #include "catalog/message_table.h"
@@ -32,6 +33,26 @@ typedef struct DedupTerms
 								 * none */
 } DedupTerms;
 
+/* A push that takes a key */
+typedef struct DedupTake
+{
+	const Queue *queue;
+	const pg_uuid_t *digest;	/* of the key */
+	int64		id;				/* of the new message */
+	DedupTerms	terms;
+	LockWaitPolicy wait;		/* LockWaitBlock or LockWaitSkip */
+} DedupTake;
+
+/* What came of taking a key */
+typedef enum TakeResult
+{
+	KEY_TAKEN,					/* its row has the new message */
+	KEY_DUPLICATE,				/* the push is a duplicate */
+	KEY_BUSY					/* its row was changed: try again; or another
+								 * transaction is in the way, and we do not
+								 * wait */
+} TakeResult;
+
 /* Longest period, in seconds */
 #define DEDUP_MAX_PERIOD	2592000
 
@@ -47,10 +68,7 @@ typedef struct DedupEntry
 extern bool dedup_forget_step(void *arg);
 
 /* For pushes */
-extern bool dedup_take_key(const Queue *queue, const pg_uuid_t *digest,
-						   int64 id, const DedupTerms *terms, int64 *waiting);
-extern bool dedup_try_take_key(const Queue *queue, const pg_uuid_t *digest,
-							   int64 id, bool *taken);
+extern TakeResult dedup_take_key(const DedupTake *take, int64 *waiting);
 
 /* For deletes */
 extern DedupEntry *dedup_entry_of(TupleDesc desc, HeapTuple tuple);

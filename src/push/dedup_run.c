@@ -13,7 +13,6 @@
  */
 #include "postgres.h"
 
-#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "catalog/message_table.h"
@@ -140,13 +139,8 @@ static bool
 joined_is_unchanged(const Queue *queue, const DedupRun *run)
 {
 	DedupKey	key = {.queue_id = queue->id,.digest = run->digest};
-	bool		unchanged;
 
-	PushActiveSnapshot(GetLatestSnapshot());
-	unchanged = dedup_table_read(GetActiveSnapshot(), &key) &&
-		key.joined == run->joined;
-	PopActiveSnapshot();
-	return unchanged;
+	return dedup_table_read(NULL, &key) && key.joined == run->joined;
 }
 
 /* Cover a message that this transaction has locked. */

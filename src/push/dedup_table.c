@@ -131,7 +131,7 @@ dedup_table_fetch(Relation rel, Relation index, DedupKey *key,
 	return tuple;
 }
 
-/* Read the row of a key that this snapshot shows. */
+/* Read the row of a key that this snapshot shows, or if NULL the latest one. */
 bool
 dedup_table_read(Snapshot snapshot, DedupKey *key)
 {

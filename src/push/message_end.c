@@ -59,9 +59,6 @@ static const EndRule rules[] = {
 	[END_CANCELED] = {FINISHED_CANCELED, NOT_COUNTED, FAILS | ROOM | KEY},
 	[END_DUPLICATE] = {FINISHED_DUPLICATE, JOB_DUPLICATES, ROOM | KEY},
 
-	/* No claim has had it. */
-	[END_LATE_DUPLICATE] = {FINISHED_DUPLICATE, JOB_DUPLICATES, 0},
-
 	/* The caller counts those that had expired, and deletes all keys. */
 	[END_PURGED] = {NOT_KEPT, NOT_COUNTED, GONE | FAILS}
 };

@@ -29,8 +29,6 @@ typedef enum MessageEnd
 	END_EXPIRED,
 	END_CANCELED,
 	END_DUPLICATE,				/* another run has made it unnecessary */
-	END_LATE_DUPLICATE,			/* so, when its batch had finished: its key
-								 * was not taken yet */
 	END_PURGED					/* with all messages of its queue */
 } MessageEnd;
 

@@ -110,7 +110,6 @@ static const Queue *queue_of(const Push *push, const NewMessage *message);
 static int64 next_message_number(Push *push, const Queue *queue);
 static bool assign_ids(Push *push);
 static int	compare_dedup_keys(const void *a, const void *b);
-static void check_can_replace(const Push *push);
 static void replace_message(Push *push, const NewMessage *message, int64 id);
 static bool take_dedup_key(Push *push, NewMessage *message,
 						   NewMessage **first);
@@ -271,23 +270,6 @@ compare_dedup_keys(const void *a, const void *b)
 }
 
 /*
- * Raise an error if one of the messages may replace another one, and the
- * current role cannot claim from the queue: it could change what others push.
- */
-static void
-check_can_replace(const Push *push)
-{
-	Queue		queue;
-
-	for (int i = 0; i < push->n; i++)
-		if (push->messages[i].dedup.mode == DEDUP_REPLACE)
-		{
-			(void) queue_open(push->queues->name, QUEUE_CLAIM, &queue);
-			break;
-		}
-}
-
-/*
  * Put the body, the headers and the due time of a new message into one that
  * waits, which this transaction has locked.
  */
@@ -344,16 +326,30 @@ replace_message(Push *push, const NewMessage *message, int64 id)
 static bool
 take_dedup_key(Push *push, NewMessage *message, NewMessage **first)
 {
-	const Queue *queue = queue_of(push, message);
+	DedupTake	take = {.queue = queue_of(push, message),
+		.digest = message->dedup_key,.id = message->id,
+		.terms = message->dedup,
+	.wait = push->nqueues == 1 ? LockWaitBlock : LockWaitSkip};
 	int64		waiting;
 
 	if (*first == NULL)
 	{
-		if (dedup_take_key(queue, message->dedup_key, message->id,
-						   &message->dedup, &waiting))
+		switch (dedup_take_key(&take, &waiting))
 		{
-			*first = message;
-			return true;
+			case KEY_TAKEN:
+				*first = message;
+				return true;
+			case KEY_BUSY:
+
+				/*
+				 * A transaction of one queue must not keep a copy from the
+				 * others: that copy gets no key, so that there may be one
+				 * message more.
+				 */
+				message->dedup_key = NULL;
+				return true;
+			case KEY_DUPLICATE:
+				break;
 		}
 		if (message->dedup.mode != DEDUP_REPLACE || waiting == 0)
 			return false;
@@ -373,7 +369,7 @@ take_dedup_key(Push *push, NewMessage *message, NewMessage **first)
 	}
 	message->id = waiting;
 	message->is_replacement = true;
-	counts_add(queue->id, JOB_DUPLICATES, 1);
+	counts_add(take.queue->id, JOB_DUPLICATES, 1);
 	return true;
 }
 
@@ -384,42 +380,33 @@ take_dedup_keys(Push *push)
 	NewMessage **keyed = palloc(push->n * sizeof(NewMessage *));
 	NewMessage *first = NULL;
 	int			nkeyed = 0;
+	bool		replaces = false;
+	Queue		queue;
 
 	/* What waits for a batch takes its key when that has finished. */
 	for (int i = 0; i < push->n; i++)
+	{
+		replaces |= push->messages[i].dedup.mode == DEDUP_REPLACE;
 		if (push->messages[i].dedup_key != NULL &&
 			push->messages[i].after == NO_BATCH)
 			keyed[nkeyed++] = &push->messages[i];
+	}
 	qsort(keyed, nkeyed, sizeof(NewMessage *), compare_dedup_keys);
-	if (push->nqueues == 1)
-		check_can_replace(push);
+
+	/* A role that cannot claim must not change what others push. */
+	if (replaces)
+		(void) queue_open(push->queues->name, QUEUE_CLAIM, &queue);
 	for (int i = 0; i < nkeyed; i++)
 	{
-		const Queue *queue = queue_of(push, keyed[i]);
-		bool		taken;
-
-		if (i > 0 && keyed[i - 1]->dedup_key != NULL &&
-			memcmp(keyed[i]->dedup_key, keyed[i - 1]->dedup_key,
-				   sizeof(pg_uuid_t)) != 0)
+		/* Of several with one key in a queue, the first is no duplicate. */
+		if (push->nqueues > 1 ||
+			(i > 0 && memcmp(keyed[i]->dedup_key, keyed[i - 1]->dedup_key,
+							 sizeof(pg_uuid_t)) != 0))
 			first = NULL;
-
-		/*
-		 * Of several with one key in a queue, the first is not a duplicate. A
-		 * transaction of one queue must not keep a copy from the others: that
-		 * copy gets no key, so that there may be one message more.
-		 */
-		if (push->nqueues == 1)
-			taken = take_dedup_key(push, keyed[i], &first);
-		else if (!dedup_try_take_key(queue, keyed[i]->dedup_key,
-									 keyed[i]->id, &taken))
-		{
-			keyed[i]->dedup_key = NULL;
-			taken = true;
-		}
-		if (!taken)
+		if (!take_dedup_key(push, keyed[i], &first))
 		{
 			keyed[i]->id = 0;
-			counts_add(queue->id, JOB_DUPLICATES, 1);
+			counts_add(queue_of(push, keyed[i])->id, JOB_DUPLICATES, 1);
 		}
 	}
 	pfree(keyed);

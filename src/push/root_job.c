@@ -89,7 +89,6 @@ static bool read_time(const JsonbValue *value, char *printed);
 static TimestampTz registered_at(Relation rel, HeapTuple tuple);
 static void init_root_keys(ScanKey keys, int32 queue_id,
 						   const pg_uuid_t *digest);
-static void find_root_job(int32 queue_id, const pg_uuid_t *digest);
 static bool is_registered_later(int32 queue_id, const JsonbValue *signature,
 								const char *time);
 static TimestampTz write_root_job(int32 queue_id, const pg_uuid_t *digest,
@@ -169,33 +168,6 @@ init_root_keys(ScanKey keys, int32 queue_id, const pg_uuid_t *digest)
 				F_UUID_EQ, UUIDPGetDatum(digest));
 }
 
-/* Look a root job up, and leave the result in last_found. */
-static void
-find_root_job(int32 queue_id, const pg_uuid_t *digest)
-{
-	Relation	index;
-	Relation	rel;
-	ScanKeyData keys[2];
-	HeapTuple	tuple;
-
-	if (last_found.is_valid && last_found.queue_id == queue_id &&
-		memcmp(&last_found.digest, digest, sizeof(pg_uuid_t)) == 0)
-		return;
-	rel = catalog_open_with_index(CATALOG_ROOT_JOB, AccessShareLock,
-								  &index);
-	last_found.is_valid = false;
-	last_found.time[0] = '\0';
-	init_root_keys(keys, queue_id, digest);
-	tuple = row_fetch(rel, RelationGetRelid(index), keys, 2);
-	if (HeapTupleIsValid(tuple))
-		print_time(registered_at(rel, tuple), last_found.time);
-	index_close(index, AccessShareLock);
-	table_close(rel, AccessShareLock);
-	last_found.queue_id = queue_id;
-	last_found.digest = *digest;
-	last_found.is_valid = true;
-}
-
 /* Forget the last result; called when a scan or a call begins. */
 void
 root_job_forget(void)
@@ -214,7 +186,26 @@ is_registered_later(int32 queue_id, const JsonbValue *signature,
 
 	digest_text(text, &digest);
 	pfree(text);
-	find_root_job(queue_id, &digest);
+	if (!last_found.is_valid || last_found.queue_id != queue_id ||
+		memcmp(&last_found.digest, &digest, sizeof(pg_uuid_t)) != 0)
+	{
+		Oid			index;
+		Relation	rel = catalog_open(CATALOG_ROOT_JOB, AccessShareLock,
+									   &index);
+		ScanKeyData keys[2];
+		HeapTuple	tuple;
+
+		last_found.is_valid = false;
+		last_found.time[0] = '\0';
+		init_root_keys(keys, queue_id, &digest);
+		tuple = row_fetch(rel, index, keys, 2);
+		if (HeapTupleIsValid(tuple))
+			print_time(registered_at(rel, tuple), last_found.time);
+		table_close(rel, AccessShareLock);
+		last_found.queue_id = queue_id;
+		last_found.digest = digest;
+		last_found.is_valid = true;
+	}
 	return strcmp(last_found.time, time) > 0;
 }
 
@@ -297,9 +288,7 @@ write_root_job(int32 queue_id, const pg_uuid_t *digest,
 static void
 delete_old_roots(void)
 {
-	Relation	index;
-	Relation	rel = catalog_open_with_index(CATALOG_ROOT_JOB,
-											  RowExclusiveLock, &index);
+	Relation	rel = catalog_open(CATALOG_ROOT_JOB, RowExclusiveLock, NULL);
 	TimestampTz before = GetCurrentTimestamp() - ROOT_LIFETIME;
 	RowScan		scan;
 	HeapTuple	tuple;
@@ -313,7 +302,6 @@ delete_old_roots(void)
 			simple_heap_delete(rel, &tuple->t_self);
 	}
 	row_scan_end(&scan);
-	index_close(index, NoLock);
 	table_close(rel, NoLock);
 	CommandCounterIncrement();
 }

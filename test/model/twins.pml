@@ -565,7 +565,7 @@ proctype clock()
 }
 
 #ifdef HAND
-/* claim_delete_message() without a claim */
+/* claim_delete_messages() without a claim */
 proctype deleter()
 {
 	byte m = EXISTING;
