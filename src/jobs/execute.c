@@ -126,9 +126,7 @@ static int	claim_ttl(const Run *run, const Handler *handler);
 static void claim_batch(Batch *batch);
 static void put_off_handler(Batch *batch);
 static bool is_wanted_queue(const QueueNames *queues, const char *name);
-static const Handler *find_handler(const HandlerList *handlers,
-								   const char *name);
-static void check_queue_names(Run *run, const QueueNames *queues);
+static void check_queue_names(const QueueNames *queues);
 static void read_wanted_handlers(Run *run, const QueueNames *queues);
 static RunEnd run_until_limit(Run *run, const QueueNames *queues);
 
@@ -443,57 +441,35 @@ is_wanted_queue(const QueueNames *queues, const char *name)
 }
 
 /*
- * Returns the handler of a queue of the session's project, or NULL if it has
- * none.
- */
-static const Handler *
-find_handler(const HandlerList *handlers, const char *name)
-{
-	for (int i = 0; i < handlers->n; i++)
-	{
-		const Handler *handler = &handlers->items[i];
-
-		if (strcmp(handler->queue.name, name) == 0 &&
-			strcmp(handler->queue.project, setting_project) == 0)
-			return handler;
-	}
-	return NULL;
-}
-
-/*
  * Check that each queue that was named has a handler, and that the session's
  * user may act as its role.
  */
 static void
-check_queue_names(Run *run, const QueueNames *queues)
+check_queue_names(const QueueNames *queues)
 {
-	handler_list_read(&run->handlers, InvalidOid);
 	for (int i = 0; i < queues->n; i++)
 	{
 		const char *name = queues->names[i];
-		const Handler *handler = find_handler(&run->handlers, name);
 		Queue		queue;
+		Handler		handler;
 
-		if (handler == NULL && !queue_open(name, QUEUE_DESCRIBE, &queue))
+		if (!queue_open(name, QUEUE_DESCRIBE, &queue))
 			queue_missing_error(name);
-		if (handler == NULL)
+		if (!handler_read(queue.id, &handler))
 			ereport(ERROR,
 					(errcode(ERRCODE_UNDEFINED_OBJECT),
 					 errmsg("queue \"%s\" has no handler", name),
 					 errhint("Bind one with job_handler.")));
-		if (!compat_may_act_as(GetUserId(), handler->row.role))
+		if (!compat_may_act_as(GetUserId(), handler.row.role))
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					 errmsg("permission denied to run jobs of queue \"%s\"",
 							name),
 					 errdetail("Jobs are run as the role that bound the handler."),
 					 errhint("A superuser can run: GRANT %s TO %s;",
-							 acl_role_identifier(handler->row.role),
+							 acl_role_identifier(handler.row.role),
 							 acl_role_identifier(GetUserId()))));
 	}
-
-	/* run_until_limit() reads those that are to be run. */
-	memset(&run->handlers.version, 0, sizeof(HandlerVersion));
 }
 
 /* Read the handlers again, and keep those that are to be run. */
@@ -562,7 +538,7 @@ execute_in_session(const char **names, int nnames, const RunLimits *limits,
 	Run			run;
 
 	run_init(&run, true);
-	check_queue_names(&run, &queues);
+	check_queue_names(&queues);
 	run.limits = *limits;
 	run.extension = catalog_queue_oid();
 

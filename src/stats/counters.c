@@ -49,6 +49,7 @@
 #include "access/stratnum.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -132,10 +133,8 @@ counters_flush(uint32 *from, int max, int64 *expired)
 		if (map_database(map) != MyDatabaseId ||
 			map_extension(map) != extension)
 			continue;
-		shmem_lock(&map->lock, LW_EXCLUSIVE);
 		add.extension = extension;
 		add.queue_id = map_queue_id(map);
-		LWLockRelease(&map->lock);
 		if (counters_table_add(&add))
 			*expired += add.n[JOB_EXPIRED];
 	}
@@ -397,9 +396,12 @@ counters_table_add(CounterRow *add)
 
 	/*
 	 * We wait for neither lock.  While we have that of the queue, it is not
-	 * dropped, so that no row of it is left behind.
+	 * dropped, so that no row of it is left behind.  (The worker has locked
+	 * the extension.)
 	 */
-	if (!catalog_lock_job_counters() || !queue_lock_try(add->queue_id))
+	if (!ConditionalLockRelationOid(catalog_oid(CATALOG_JOB_COUNTER),
+									RowExclusiveLock) ||
+		!queue_lock_try(add->queue_id))
 		return false;
 	rel = catalog_open_with_index(CATALOG_JOB_COUNTER, RowExclusiveLock,
 								  &index);
