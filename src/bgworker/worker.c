@@ -117,7 +117,6 @@ static void forget_rates(void);
 static void forget_keys(void);
 static void turn_history(void);
 static TimestampTz next_due(void);
-static void leave_if_database_is_wanted(void);
 static bool has_to_look(void);
 static void look_for_changes(void);
 static bool sleep_until_due(void);
@@ -383,26 +382,6 @@ next_due(void)
 			   (TimestampTz) pg_atomic_read_u64(&worker.state->ring.due));
 }
 
-/*
- * Without preloading, a session may have no hook that asks the worker to end
- * (module.c).  So the worker finds out itself whether a command waits until the
- * database is not in use.
- */
-static void
-leave_if_database_is_wanted(void)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, MyDatabaseId, 0);
-	if (session_lock_try(&tag, RowExclusiveLock) != LOCKACQUIRE_NOT_AVAIL)
-		LockRelease(&tag, RowExclusiveLock, true);
-	else
-	{
-		database_vacate(MyDatabaseId);
-		pool_vacate(MyDatabaseId, true);
-	}
-}
-
 /* Returns whether some changes have no session that wakes the worker. */
 static bool
 has_to_look(void)
@@ -414,9 +393,25 @@ has_to_look(void)
 static void
 look_for_changes(void)
 {
+	LOCKTAG		tag;
+
 	counts_take_prepared();
-	if (!shmem_is_preloaded())
-		leave_if_database_is_wanted();
+
+	/*
+	 * Without preloading, a session may have no hook that asks the worker to
+	 * end (module.c).  So we find out ourselves whether a command waits until
+	 * the database is not in use.
+	 */
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, MyDatabaseId, 0);
+	if (shmem_is_preloaded())
+		;						/* they have it */
+	else if (session_lock_try(&tag, RowExclusiveLock) != LOCKACQUIRE_NOT_AVAIL)
+		LockRelease(&tag, RowExclusiveLock, true);
+	else
+	{
+		database_vacate(MyDatabaseId);
+		pool_vacate(MyDatabaseId, true);
+	}
 
 	/* A transaction processes invalidation messages. */
 	StartTransactionCommand();

@@ -52,8 +52,6 @@ static int64 next_write = 0;
 static int64 lost = 0;
 static int64 next_lost_log = 0; /* by the monotonic clock */
 
-static int64 next_room_log = 0; /* by the monotonic clock */
-
 static bool counters_step(void *arg);
 static void write_counters(void);
 static void log_lost_messages(void);
@@ -147,13 +145,13 @@ log_lost_messages(void)
 static void
 log_no_room(void)
 {
-	int64		now = clock_monotonic();
+	static int64 logged_at = 0;
 	uint32		nlanes;
 	uint32		npieces;
 	uint32		max_pieces;
 
-	if (now < next_room_log ||
-		!database_take_flag(DATABASE_NO_ROOM))
+	if (!database_take_flag(DATABASE_NO_ROOM) ||
+		!clock_has_passed(&logged_at, ROOM_PAUSE))
 		return;
 	lanes_count(&nlanes, &npieces, &max_pieces);
 	ereport(LOG,
@@ -162,7 +160,6 @@ log_no_room(void)
 					   shmem_places_used(), setting_max_active_queues,
 					   nlanes, setting_max_active_groups),
 			 errhint("Raise these settings, and restart the server. Without room, claims read whole queues, and queue_ready and the background worker visit all of them.")));
-	next_room_log = now + ROOM_PAUSE;
 }
 
 /* Do the rest, and have the worker wake up when there is more to do. */

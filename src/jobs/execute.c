@@ -173,7 +173,6 @@ claim_jobs(Batch *batch)
 
 	batch_limit_lock_wait(batch, RUNNER_LOCK_TIMEOUT);
 	batch->claimed_at = clock_monotonic();
-	pool_begin_claim();
 	problem = handler_check(handler);
 	if (problem != NULL)
 	{

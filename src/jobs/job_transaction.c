@@ -117,7 +117,6 @@ static Datum form_argument(const FunctionName *name,
 static bool has_used_temporary_schema(void);
 static void finish_deferred(const JobTransaction *transaction);
 static void cancel_statement(void);
-static void job_timeout_start(int seconds);
 
 /* Get ready.  The memory contexts are children of the current one. */
 void
@@ -466,7 +465,13 @@ job_call_function(const JobTransaction *transaction, const Handler *handler,
 							   *search_path == '\0' ? "" : ", ");
 	if (strcmp(namespace_search_path, search_path) != 0)
 		settings_set("search_path", search_path, false);
-	job_timeout_start(handler_time_limit(handler));
+	if (timeout_id == MAX_TIMEOUTS)
+		timeout_id = RegisterTimeout(USER_TIMEOUT, cancel_statement);
+	has_fired = false;
+	enable_timeout_every(timeout_id,
+						 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													 handler_time_limit(handler) * 1000),
+						 CANCEL_INTERVAL);
 	InitFunctionCallInfoData(*fcinfo, is_teardown ? &functions->teardown :
 							 &functions->function, 1, InvalidOid, NULL, NULL);
 	fcinfo->args[0].value = argument;
@@ -505,18 +510,6 @@ cancel_statement(void)
 	InterruptPending = true;
 	QueryCancelPending = true;
 	SetLatch(MyLatch);
-}
-
-static void
-job_timeout_start(int seconds)
-{
-	if (timeout_id == MAX_TIMEOUTS)
-		timeout_id = RegisterTimeout(USER_TIMEOUT, cancel_statement);
-	has_fired = false;
-	enable_timeout_every(timeout_id,
-						 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-													 seconds * 1000),
-						 CANCEL_INTERVAL);
 }
 
 /* Stop the timeout.  If it has fired, this raises the error. */
