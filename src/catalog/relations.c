@@ -135,8 +135,6 @@ static bool checked[ALL_SEGMENTS];
 static uint64 ring_generation = 1;
 static uint64 active_generation = 0;
 static int	active_segment[RING_KINDS];
-static uint64 finished_generation = 0;
-static bool finished_changed = true;
 static int	active_finished[FINISHED_RINGS];
 
 static void relation_changed(Datum arg, Oid relid);
@@ -148,6 +146,7 @@ static Oid	find_relation(Oid schema, const char *name);
 static const char *segment_name(int segment);
 static void find_segment_indexes(Catalog *c, Oid schema, int segment);
 static void check_table(Relation rel, int natts);
+static void read_rings(void);
 static void read_ring(Relation rel, HeapTuple tuple);
 static void read_finished_ring(Relation rel, HeapTuple tuple);
 
@@ -187,7 +186,7 @@ relation_changed(Datum arg, Oid relid)
 			tables_generation++;
 		}
 	if (relid == oids[CATALOG_FINISHED_RING])
-		finished_changed = true;
+		ring_generation++;
 	if (all || relid == oids[CATALOG_RING])
 	{
 		ring_generation++;
@@ -582,6 +581,26 @@ catalog_batch_index(int segment, bool waiting)
 	return catalog.batch_indexes[waiting][segment];
 }
 
+/* Read which tables of all rings are active, if that may have changed. */
+static void
+read_rings(void)
+{
+	uint64		before;
+
+	(void) get_catalog();
+	if (active_generation == ring_generation)
+		return;
+
+	/* A message that arrives while we read makes us read again. */
+	before = ring_generation;
+	active_segment[RING_MESSAGES] = active_segment[RING_DELAYED] = NO_SEGMENT;
+	for (int i = 0; i < FINISHED_RINGS; i++)
+		active_finished[i] = NO_SEGMENT;
+	catalog_read_table(CATALOG_RING, read_ring);
+	catalog_read_table(CATALOG_FINISHED_RING, read_finished_ring);
+	active_generation = before;
+}
+
 /*
  * Returns the active segment of a ring, which takes new messages.  A switch
  * of the ring sends an invalidation message for its table; an inserter calls
@@ -590,21 +609,12 @@ catalog_batch_index(int segment, bool waiting)
 int
 catalog_active_segment(RingKind kind)
 {
-	(void) get_catalog();
-	if (active_generation != ring_generation)
-	{
-		/* A message that arrives while we read makes us read again. */
-		uint64		before = ring_generation;
-
-		active_segment[kind] = -1;
-		catalog_read_table(CATALOG_RING, read_ring);
-		if (active_segment[kind] < 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_DATA_CORRUPTED),
-					 errmsg("table \"queue_data.ring\" is empty"),
-					 errhint("As a superuser, name any segments to write to, and have all sessions connect again: INSERT INTO queue_data.ring (active, delayed) VALUES (0, 16);")));
-		active_generation = before;
-	}
+	read_rings();
+	if (active_segment[kind] == NO_SEGMENT)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATA_CORRUPTED),
+				 errmsg("table \"queue_data.ring\" is empty"),
+				 errhint("As a superuser, name any segments to write to, and have all sessions connect again: INSERT INTO queue_data.ring (active, delayed) VALUES (0, 16);")));
 	return active_segment[kind];
 }
 
@@ -628,19 +638,7 @@ read_ring(Relation rel, HeapTuple tuple)
 int
 catalog_active_finished(int ring)
 {
-	(void) get_catalog();
-	if (finished_changed || finished_generation != generation)
-	{
-		uint64		before = generation;
-
-		/* A message that arrives while we read makes us read again. */
-		finished_changed = false;
-		finished_generation = 0;
-		for (int i = 0; i < FINISHED_RINGS; i++)
-			active_finished[i] = NO_SEGMENT;
-		catalog_read_table(CATALOG_FINISHED_RING, read_finished_ring);
-		finished_generation = before;
-	}
+	read_rings();
 	return active_finished[ring];
 }
 
