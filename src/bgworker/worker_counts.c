@@ -21,7 +21,6 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
 #include "utils/timestamp.h"
 
 #include "bgworker/worker_internal.h"

@@ -23,7 +23,6 @@
 #include "bgworker/worker_internal.h"
 #include "map/availability_visit.h"
 #include "map/shmem_maps.h"
-#include "util/limits.h"
 
 #define NOTIFY_AT_ONCE	1000	/* queues of one transaction */
 

@@ -11,7 +11,6 @@
 #define QUEUE_RUNNER_POOL_H
 
 #include "datatype/timestamp.h"
-#include "miscadmin.h"
 #include "port/atomics.h"
 #include "storage/lwlock.h"
 
