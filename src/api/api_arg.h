@@ -33,8 +33,6 @@ extern Datum arg_required(FunctionCallInfo fcinfo, int arg,
 						  const char *argname);
 extern int	arg_int(FunctionCallInfo fcinfo, int arg, const char *argname);
 extern char *arg_text(FunctionCallInfo fcinfo, int arg);
-extern void arg_texts(ArrayType *array, const char *argname, Datum **elements,
-					  int *n);
 extern const char *arg_queue_name(FunctionCallInfo fcinfo, int arg,
 								  const char *argname);
 extern const char *arg_queue_to_write(FunctionCallInfo fcinfo,

@@ -396,7 +396,7 @@ sql_messages_delete(PG_FUNCTION_ARGS)
 	Datum	   *ids;
 	int			n;
 
-	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
+	n = arg_elements("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	if (!open_with_claim(fcinfo, name, 2, &queue, &claim))
 		PG_RETURN_INT64(0);
 	PG_RETURN_INT64(claim_delete_messages(&queue, ids, n,
@@ -497,7 +497,7 @@ sql_messages_run_now(PG_FUNCTION_ARGS)
 	Datum	   *ids;
 	int			n;
 
-	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
+	n = arg_elements("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	if (!queue_open_or_notice(name, QUEUE_CLAIM, &queue))
 		PG_RETURN_INT64(0);
 	PG_RETURN_INT64(claim_run_now(&queue, ids, n));
@@ -525,7 +525,7 @@ sql_messages_bury(PG_FUNCTION_ARGS)
 	Datum	   *ids;
 	int			n;
 
-	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
+	n = arg_elements("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	if (!queue_open_or_notice(name, QUEUE_CLAIM, &queue))
 		PG_RETURN_INT64(0);
 	claim_prepare_bury(&queue);
@@ -591,7 +591,7 @@ sql_messages_cancel(PG_FUNCTION_ARGS)
 	Datum	   *ids;
 	int			n;
 
-	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
+	n = arg_elements("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	if (!queue_open_or_notice(name, QUEUE_CLAIM, &queue))
 		PG_RETURN_INT64(0);
 	PG_RETURN_INT64(cancel_messages(&queue, ids, n, arg_text(fcinfo, 2)));

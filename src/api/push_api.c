@@ -636,7 +636,7 @@ sql_queue_dedup_key(PG_FUNCTION_ARGS)
 	Datum		normal;
 	Datum		digest;
 
-	arg_texts(DatumGetArrayTypeP(array), "ignore", &ignore, &n);
+	n = arg_elements("ignore", DatumGetArrayTypeP(array), &ignore);
 	initStringInfo(&out);
 	append_body(&out, DatumGetJsonbP(body), ignore, n);
 	normal = PointerGetDatum(cstring_to_text_with_len(out.data, out.len));

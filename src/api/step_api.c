@@ -64,13 +64,10 @@ static void check_fields(Jsonb *object, int n);
 static void parse_failure(Jsonb *object, int n, Failure *failure);
 static int64 get_integer(const JsonbValue *value, const char *field, int n);
 static int64 get_id(const JsonbValue *value, int n);
-static void check_each_once(const StepOutcome *outcome);
 static void retry_failures(const Queue *queue, const ClaimId *claim,
 						   const StepOutcome *outcome);
 static int64 complete_done(const Queue *queue, const ClaimId *claim,
 						   const StepOutcome *outcome);
-static void end_claim(const Queue *queue, const ClaimId *claim,
-					  const StepOutcome *outcome);
 
 /* --- Arguments --- */
 
@@ -78,23 +75,43 @@ static void end_claim(const Queue *queue, const ClaimId *claim,
 static void
 get_outcome(FunctionCallInfo fcinfo, StepOutcome *outcome)
 {
-	Datum	   *ids;
+	Datum	   *elements;
+	int64	   *ids;
+	int			n;
 
 	memset(outcome, 0, sizeof(StepOutcome));
 	outcome->has_done = !PG_ARGISNULL(2);
 	if (outcome->has_done)
-		outcome->ndone = arg_ids("done", PG_GETARG_ARRAYTYPE_P(2), &ids);
+		outcome->ndone = arg_elements("done", PG_GETARG_ARRAYTYPE_P(2),
+										 &elements);
 	outcome->done = palloc(outcome->ndone * sizeof(int64));
 	for (int i = 0; i < outcome->ndone; i++)
-		outcome->done[i] = DatumGetInt64(ids[i]);
+		outcome->done[i] = DatumGetInt64(elements[i]);
 	qsort(outcome->done, outcome->ndone, sizeof(int64), message_id_cmp);
 	if (!PG_ARGISNULL(3))
 		parse_failures(PG_GETARG_JSONB_P(3), outcome);
 
 	/* These are messages of a claim, so there must be one. */
-	if (outcome->ndone > 0 || outcome->nfailed > 0)
+	n = outcome->ndone + outcome->nfailed;
+	if (n > 0)
 		(void) arg_required(fcinfo, 1, "claim_id");
-	check_each_once(outcome);
+
+	/*
+	 * A message that is named twice would be gone when its second turn comes:
+	 * say what is wrong instead.
+	 */
+	ids = palloc(n * sizeof(int64));
+	for (int i = 0; i < n; i++)
+		ids[i] = i < outcome->ndone ? outcome->done[i] :
+			outcome->failed[i - outcome->ndone];
+	qsort(ids, n, sizeof(int64), message_id_cmp);
+	for (int i = 1; i < n; i++)
+		if (ids[i] == ids[i - 1])
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("message %lld is named twice in \"%s\" and \"%s\"",
+							(long long) ids[i], "done", "failed"),
+					 errhint("Name each message once.")));
 }
 
 static void
@@ -243,29 +260,6 @@ get_id(const JsonbValue *value, int n)
 	return id;
 }
 
-/*
- * A message that is named twice would be gone when its second turn comes: say
- * what is wrong instead.
- */
-static void
-check_each_once(const StepOutcome *outcome)
-{
-	int			n = outcome->ndone + outcome->nfailed;
-	int64	   *ids = palloc(n * sizeof(int64));
-
-	for (int i = 0; i < n; i++)
-		ids[i] = i < outcome->ndone ? outcome->done[i] :
-			outcome->failures[i - outcome->ndone].id;
-	qsort(ids, n, sizeof(int64), message_id_cmp);
-	for (int i = 1; i < n; i++)
-		if (ids[i] == ids[i - 1])
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("message %lld is named twice in \"%s\" and \"%s\"",
-							(long long) ids[i], "done", "failed"),
-					 errhint("Name each message once.")));
-}
-
 /* --- The step --- */
 
 /*
@@ -323,35 +317,6 @@ complete_done(const Queue *queue, const ClaimId *claim,
 }
 
 /*
- * Complete, retry and give back the messages of a claim.  What has failed and
- * the rest are changed one after the other, each in the order in which all
- * functions lock messages.  We lock all of them in that order first, lest we
- * wait for a session that renews the claim while it waits for us.
- */
-static void
-end_claim(const Queue *queue, const ClaimId *claim,
-		  const StepOutcome *outcome)
-{
-	int64		nleft = 0;
-
-	if (outcome->has_done)
-		nleft = complete_done(queue, claim, outcome) - outcome->nfailed;
-	else
-		(void) claim_complete(queue, claim, outcome->failed, outcome->nfailed,
-							  false, NULL);
-	retry_failures(queue, claim, outcome);
-
-	/*
-	 * A release of a claim that is not live is no error.  But if nothing is
-	 * done and nothing has failed, no other call has noticed that the claim
-	 * has run out.
-	 */
-	if (nleft > 0 && claim_release(queue, claim, 0, false) == 0 &&
-		outcome->ndone == 0 && outcome->nfailed == 0)
-		claim_not_live();
-}
-
-/*
  * queue_step(q text, claim_id text = NULL, done bigint[] = NULL,
  *			  failed jsonb = NULL, push jsonb = NULL, ttl int = 300,
  *			  grace int = 60, "limit" int = NULL)
@@ -385,6 +350,7 @@ sql_queue_step(PG_FUNCTION_ARGS)
 	ClaimId		claim;
 	MessageResult result;
 	Queue		queue;
+	int64		nleft = 0;
 
 	get_outcome(fcinfo, &outcome);
 	if (!ends)
@@ -398,7 +364,28 @@ sql_queue_step(PG_FUNCTION_ARGS)
 			claim_not_live();
 		if (outcome.buries)
 			claim_prepare_bury(&queue);
-		end_claim(&queue, &claim, &outcome);
+
+		/*
+		 * What has failed and the rest are changed one after the other, each
+		 * in the order in which all functions lock messages.  We lock all of
+		 * them in that order first, lest we wait for a session that renews
+		 * the claim while it waits for us.
+		 */
+		if (outcome.has_done)
+			nleft = complete_done(&queue, &claim, &outcome) - outcome.nfailed;
+		else
+			(void) claim_complete(&queue, &claim, outcome.failed,
+								  outcome.nfailed, false, NULL);
+		retry_failures(&queue, &claim, &outcome);
+
+		/*
+		 * A release of a claim that is not live is no error.  But if nothing
+		 * is done and nothing has failed, no other call has noticed that the
+		 * claim has run out.
+		 */
+		if (nleft > 0 && claim_release(&queue, &claim, 0, false) == 0 &&
+			outcome.ndone == 0 && outcome.nfailed == 0)
+			claim_not_live();
 	}
 	if (!PG_ARGISNULL(4))
 		post_of_step(PG_GETARG_JSONB_P(4), name);

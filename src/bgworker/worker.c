@@ -124,7 +124,6 @@ static void set_next_round(void);
 static void do_tasks(void);
 static void run_worker_round(bool woken);
 static void end_without_extension(void);
-static void finish_work(void);
 
 /* --- The process --- */
 
@@ -567,35 +566,12 @@ run_worker_round(bool woken)
 						 compat_wait_event("QueueWorkerNap"));
 }
 
-/*
- * Write the counters, which would be lost with the memory.  If the server
- * stops, its runners end too: give back what they have claimed.
- */
-static void
-finish_work(void)
-{
-	int64		until = clock_monotonic() + LAST_WAIT;
-	bool		wait_for_runners = worker.shutdown_requested;
-
-	/* These steps are not to be canceled, though SIGTERM may come again. */
-	worker.shutdown_requested = false;
-	pqsignal(SIGTERM, PG_SIG_IGN);
-	while (wait_for_runners && jobs_have_gone_runners() &&
-		   clock_monotonic() < until)
-	{
-		(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LAST_NAP,
-						 compat_wait_event("QueueWorkerNap"));
-		while (jobs_attend_runner())
-			;
-	}
-
-	counts_finish();
-}
-
 void
 queue_worker_main(Datum arg)
 {
 	bool		woken = false;
+	bool		wait_for_runners;
+	int64		until;
 
 	if (!become_worker(DatumGetObjectId(arg)))
 		proc_exit(0);
@@ -614,8 +590,29 @@ queue_worker_main(Datum arg)
 		pgstat_report_stat(false);
 	}
 	if (worker.extension_gone)
+	{
 		end_without_extension();
-	else
-		finish_work();
+		proc_exit(0);
+	}
+
+	/* What follows is not to be canceled, though SIGTERM may come again. */
+	wait_for_runners = worker.shutdown_requested;
+	worker.shutdown_requested = false;
+	pqsignal(SIGTERM, PG_SIG_IGN);
+
+	/*
+	 * If the server stops, its runners end too: give back what they have
+	 * claimed.
+	 */
+	until = clock_monotonic() + LAST_WAIT;
+	while (wait_for_runners && jobs_have_gone_runners() &&
+		   clock_monotonic() < until)
+	{
+		(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LAST_NAP,
+						 compat_wait_event("QueueWorkerNap"));
+		while (jobs_attend_runner())
+			;
+	}
+	counts_finish();
 	proc_exit(0);
 }

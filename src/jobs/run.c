@@ -49,7 +49,6 @@ static const char *const event_formats[] = {
 	[JOB_LOG_RELEASE] = "could not release a claim of queue \"%1$s\": %2$s"
 };
 
-static bool run_find_orphan(Run *run);
 
 /* Get ready to run jobs, as the current role. */
 void
@@ -76,26 +75,6 @@ run_is_over(const Run *run)
 {
 	return run->counts.ok + run->counts.failed >= run->limits.max_jobs ||
 		clock_monotonic() >= run->limits.until;
-}
-
-/*
- * Find out whether the extension for which the run works was dropped, and
- * return that.  To be called after an error.
- */
-static bool
-run_find_orphan(Run *run)
-{
-	MemoryContext old = CurrentMemoryContext;
-	bool		begin = !IsTransactionState();
-
-	if (begin)
-		StartTransactionCommand();
-	run->is_orphan = !SearchSysCacheExists1(RELOID,
-											ObjectIdGetDatum(run->extension));
-	if (begin)
-		CommitTransactionCommand();
-	MemoryContextSwitchTo(old);
-	return run->is_orphan;
 }
 
 /*
@@ -173,6 +152,8 @@ void
 batch_log(Batch *batch, JobLogEvent event, const ErrorData *error)
 {
 	JobLog	   *log = &batch->run->log;
+	MemoryContext old = CurrentMemoryContext;
+	bool		begin = !IsTransactionState();
 	int64		id = batch->result.n == 0 ? 0 :
 	batch_current_message(batch)->id;
 
@@ -180,7 +161,15 @@ batch_log(Batch *batch, JobLogEvent event, const ErrorData *error)
 	 * When the extension was dropped while jobs ran, nothing is left that
 	 * could be done about the failure.
 	 */
-	if (run_find_orphan(batch->run))
+	if (begin)
+		StartTransactionCommand();
+	batch->run->is_orphan =
+		!SearchSysCacheExists1(RELOID,
+							   ObjectIdGetDatum(batch->run->extension));
+	if (begin)
+		CommitTransactionCommand();
+	MemoryContextSwitchTo(old);
+	if (batch->run->is_orphan)
 		return;
 	if (clock_monotonic() >= log->interval_began + LOG_INTERVAL)
 		job_log_end_interval(log);

@@ -173,8 +173,8 @@ counters_flush_errors(int64 *expired)
 
 /*
  * Read the counters of a queue, with those of the current transaction.  If the
- * error is not valid in the encoding of the database, a question mark replaces
- * each byte that is not ASCII.
+ * error is not valid in the encoding of the database, as after a restore from
+ * another one, a question mark replaces each byte that is not ASCII.
  */
 void
 counters_read(int32 queue_id, CounterRow *row)
@@ -447,10 +447,6 @@ read_counts_in_place(HeapTuple tuple, void *arg)
 	row->error_at = form->last_error_at;
 	row->error = pnstrdup(VARDATA_ANY(DatumGetPointer(error)),
 						  VARSIZE_ANY_EXHDR(DatumGetPointer(error)));
-
-	/* It is no text in this encoding, as after a restore from another one. */
-	if (!pg_verifymbstr(row->error, strlen(row->error), true))
-		row->error = NULL;
 }
 
 /*
