@@ -50,9 +50,6 @@ PG_FUNCTION_INFO_V1(sql_job_progress);
 
 static void get_handler_options(FunctionCallInfo fcinfo,
 								HandlerOptions *options);
-static void check_may_commit(FunctionCallInfo fcinfo);
-static Datum make_run_result(const RunCounts *counts, int64 began,
-							 RunEnd end);
 static void put_handler(FunctionCallInfo fcinfo, Handler *handler,
 						const Runner *runners, int n);
 static const char *problem_of(Handler *handler);
@@ -130,37 +127,6 @@ sql_job_handler(PG_FUNCTION_ARGS)
 
 /* --- Running --- */
 
-static void
-check_may_commit(FunctionCallInfo fcinfo)
-{
-	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
-		castNode(CallContext, fcinfo->context)->atomic)
-		ereport(ERROR,
-				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-				 errmsg("job_run() cannot run here"),
-				 errdetail("Each job has a transaction of its own, so it cannot be called inside a transaction block, a function, or a procedure with SECURITY DEFINER or SET."),
-				 errhint("Call it by itself, with autocommit.")));
-}
-
-/* Returns the result of job_run as jsonb. */
-static Datum
-make_run_result(const RunCounts *counts, int64 began, RunEnd end)
-{
-	static const char *const reached[] = {
-		[RUN_NONE_READY] = "none-ready",
-		[RUN_JOB_LIMIT] = "job-limit",
-		[RUN_TIME_LIMIT] = "time-limit"
-	};
-	char	   *text = psprintf("{\"ok\": %lld, \"failed\": %lld, \"elapsed\": %.3f, \"reached\": \"%s\"}",
-								(long long) counts->ok,
-								(long long) counts->failed,
-								(clock_monotonic() - began) /
-								(double) USECS_PER_SEC,
-								reached[end]);
-
-	return DirectFunctionCall1(jsonb_in, CStringGetDatum(text));
-}
-
 /*
  * CALL job_run(queues text[] = NULL, max_jobs int = NULL, max_time int = NULL,
  *				INOUT result jsonb = NULL)
@@ -180,12 +146,18 @@ make_run_result(const RunCounts *counts, int64 began, RunEnd end)
 Datum
 sql_job_run(PG_FUNCTION_ARGS)
 {
+	static const char *const reached[] = {
+		[RUN_NONE_READY] = "none-ready",
+		[RUN_JOB_LIMIT] = "job-limit",
+		[RUN_TIME_LIMIT] = "time-limit"
+	};
 	int64		began = clock_monotonic();
 	const char **names = NULL;
 	int			nnames = 0;
 	RunLimits	limits = {.max_jobs = PG_INT64_MAX,.until = PG_INT64_MAX};
 	RunCounts	counts;
 	RunEnd		end;
+	char	   *text;
 	ApiRow		row = {0};
 
 	api_check_can_write("job_run()");
@@ -196,7 +168,13 @@ sql_job_run(PG_FUNCTION_ARGS)
 		limits.until = began + USECS_PER_SEC *
 			arg_check_bounds("max_time", PG_GETARG_INT32(2), 0, NULL,
 							 INT_MAX, NULL, " s");
-	check_may_commit(fcinfo);
+	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
+		castNode(CallContext, fcinfo->context)->atomic)
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("job_run() cannot run here"),
+				 errdetail("Each job has a transaction of its own, so it cannot be called inside a transaction block, a function, or a procedure with SECURITY DEFINER or SET."),
+				 errhint("Call it by itself, with autocommit.")));
 
 	/* SPI commits; its memory outlives the transactions. */
 	(void) SPI_connect_ext(SPI_OPT_NONATOMIC);
@@ -204,7 +182,11 @@ sql_job_run(PG_FUNCTION_ARGS)
 		names = arg_queue_names(PG_GETARG_ARRAYTYPE_P_COPY(0), &nnames);
 	end = execute_in_session(names, nnames, &limits, &counts);
 	SPI_finish();
-	api_row_add(&row, make_run_result(&counts, began, end));
+	text = psprintf("{\"ok\": %lld, \"failed\": %lld, \"elapsed\": %.3f, \"reached\": \"%s\"}",
+					(long long) counts.ok, (long long) counts.failed,
+					(clock_monotonic() - began) / (double) USECS_PER_SEC,
+					reached[end]);
+	api_row_add(&row, DirectFunctionCall1(jsonb_in, CStringGetDatum(text)));
 	return api_row_return(&row, fcinfo);
 }
 

@@ -50,8 +50,6 @@ PG_FUNCTION_INFO_V1(sql_queue_dedup_key);
 
 static void get_batch_args(FunctionCallInfo fcinfo, int batch,
 						   NewMessage *message);
-static void get_unique_args(FunctionCallInfo fcinfo, int at,
-							NewMessage *message);
 static const char *get_push_args(FunctionCallInfo fcinfo, int body,
 								 bool has_batch, NewMessage *message);
 static Datum *get_elements(ArrayType *array, const char *name, Oid type,
@@ -181,27 +179,6 @@ get_batch_args(FunctionCallInfo fcinfo, int batch, NewMessage *message)
 }
 
 /*
- * Get the arguments at, dedup and dedup_for, the first of which has this
- * number.  The function of queue_pgmq does not have them.
- */
-static void
-get_unique_args(FunctionCallInfo fcinfo, int at, NewMessage *message)
-{
-	int			dedup = at + 1;
-	int			period = at + 2;
-
-	if (PG_NARGS() <= period)
-		return;
-	if (!PG_ARGISNULL(at))
-		push_set_at(message, PG_GETARG_TIMESTAMPTZ(at));
-	push_set_dedup(message,
-				   TextDatumGetCString(arg_required(fcinfo, dedup, "dedup")));
-	if (!PG_ARGISNULL(period))
-		push_set_period(message, PG_GETARG_INT32(period));
-	push_check_dedup(message);
-}
-
-/*
  * Get and check the arguments that describe a message: those with these
  * numbers, and delay and priority, which follow ttl.
  */
@@ -239,12 +216,25 @@ get_push_args(FunctionCallInfo fcinfo, int body, bool has_batch,
 			  NewMessage *message)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "q");
+	int			at = body + (has_batch ? 10 : 7);
+	int			dedup = at + 1;
+	int			period = at + 2;
 
 	push_get_message(fcinfo, body, body + 1, body + 4, body + 5, body + 6,
 					 message);
 	if (has_batch)
 		get_batch_args(fcinfo, body + 7, message);
-	get_unique_args(fcinfo, body + (has_batch ? 10 : 7), message);
+
+	/* The function of queue_pgmq does not have what follows. */
+	if (PG_NARGS() <= period)
+		return name;
+	if (!PG_ARGISNULL(at))
+		push_set_at(message, PG_GETARG_TIMESTAMPTZ(at));
+	push_set_dedup(message,
+				   TextDatumGetCString(arg_required(fcinfo, dedup, "dedup")));
+	if (!PG_ARGISNULL(period))
+		push_set_period(message, PG_GETARG_INT32(period));
+	push_check_dedup(message);
 	return name;
 }
 

@@ -49,7 +49,8 @@ typedef struct Failure
 typedef struct StepOutcome
 {
 	bool		has_done;		/* otherwise what has not failed is done */
-	int64	   *done;			/* ids in the order of message_id_cmp() */
+	Datum	   *elements;		/* their ids, as they were given, */
+	int64	   *done;			/* and in the order of message_id_cmp() */
 	int			ndone;
 	int			nfailed;
 	Failure    *failures;		/* in the order of message_id_cmp() */
@@ -66,8 +67,6 @@ static int64 get_integer(const JsonbValue *value, const char *field, int n);
 static int64 get_id(const JsonbValue *value, int n);
 static void retry_failures(const Queue *queue, const ClaimId *claim,
 						   const StepOutcome *outcome);
-static int64 complete_done(const Queue *queue, const ClaimId *claim,
-						   const StepOutcome *outcome);
 
 /* --- Arguments --- */
 
@@ -75,7 +74,6 @@ static int64 complete_done(const Queue *queue, const ClaimId *claim,
 static void
 get_outcome(FunctionCallInfo fcinfo, StepOutcome *outcome)
 {
-	Datum	   *elements;
 	int64	   *ids;
 	int			n;
 
@@ -83,10 +81,10 @@ get_outcome(FunctionCallInfo fcinfo, StepOutcome *outcome)
 	outcome->has_done = !PG_ARGISNULL(2);
 	if (outcome->has_done)
 		outcome->ndone = arg_elements("done", PG_GETARG_ARRAYTYPE_P(2),
-										 &elements);
+										 &outcome->elements);
 	outcome->done = palloc(outcome->ndone * sizeof(int64));
 	for (int i = 0; i < outcome->ndone; i++)
-		outcome->done[i] = DatumGetInt64(elements[i]);
+		outcome->done[i] = DatumGetInt64(outcome->elements[i]);
 	qsort(outcome->done, outcome->ndone, sizeof(int64), message_id_cmp);
 	if (!PG_ARGISNULL(3))
 		parse_failures(PG_GETARG_JSONB_P(3), outcome);
@@ -293,30 +291,6 @@ retry_failures(const Queue *queue, const ClaimId *claim,
 }
 
 /*
- * Delete the messages that are done, and lock the others.  Returns the number
- * of the others.
- */
-static int64
-complete_done(const Queue *queue, const ClaimId *claim,
-			  const StepOutcome *outcome)
-{
-	int64		kept;
-	int64		n = claim_complete(queue, claim, outcome->done,
-								   outcome->ndone, true, &kept);
-
-	/* Some are not in the claim.  That is an error unless they are gone. */
-	if (n < outcome->ndone)
-	{
-		Datum	   *ids = palloc(outcome->ndone * sizeof(Datum));
-
-		for (int i = 0; i < outcome->ndone; i++)
-			ids[i] = Int64GetDatum(outcome->done[i]);
-		(void) claim_delete_messages(queue, ids, outcome->ndone, claim, true);
-	}
-	return kept;
-}
-
-/*
  * queue_step(q text, claim_id text = NULL, done bigint[] = NULL,
  *			  failed jsonb = NULL, push jsonb = NULL, ttl int = 300,
  *			  grace int = 60, "limit" int = NULL)
@@ -350,7 +324,7 @@ sql_queue_step(PG_FUNCTION_ARGS)
 	ClaimId		claim;
 	MessageResult result;
 	Queue		queue;
-	int64		nleft = 0;
+	int64		nleft = 0;		/* messages that are given back */
 
 	get_outcome(fcinfo, &outcome);
 	if (!ends)
@@ -371,11 +345,16 @@ sql_queue_step(PG_FUNCTION_ARGS)
 		 * them in that order first, lest we wait for a session that renews
 		 * the claim while it waits for us.
 		 */
-		if (outcome.has_done)
-			nleft = complete_done(&queue, &claim, &outcome) - outcome.nfailed;
-		else
+		if (!outcome.has_done)
 			(void) claim_complete(&queue, &claim, outcome.failed,
 								  outcome.nfailed, false, NULL);
+
+		/* Some may not be in the claim: an error unless they are gone. */
+		else if (claim_complete(&queue, &claim, outcome.done, outcome.ndone,
+								true, &nleft) < outcome.ndone)
+			(void) claim_delete_messages(&queue, outcome.elements,
+										 outcome.ndone, &claim, true);
+		nleft -= outcome.nfailed;
 		retry_failures(&queue, &claim, &outcome);
 
 		/*

@@ -121,7 +121,6 @@ static int	max_messages(Batch *batch);
 static void claim_jobs(Batch *batch);
 static void release_rest(Batch *batch);
 static void run_batch(Batch *batch);
-static void adapt_batch_size(const Batch *batch);
 static int	claim_ttl(const Run *run, const Handler *handler);
 static void claim_batch(Batch *batch);
 static void put_off_handler(Batch *batch);
@@ -281,22 +280,6 @@ run_batch(Batch *batch)
 		ReThrowError(batch->error);
 }
 
-/* Set how many messages are claimed the next time. */
-static void
-adapt_batch_size(const Batch *batch)
-{
-	int64		elapsed = clock_monotonic() - batch->claimed_at;
-	Handler    *handler = batch->handler;
-
-	if (elapsed > BATCH_SLOW)
-		handler->batch_size = Max(handler->batch_size / 2, 1);
-
-	/* A batch that was not full does not tell how long a full one takes. */
-	else if (elapsed < BATCH_QUICK &&
-			 batch->result.n == handler->batch_size)
-		handler->batch_size = Min(handler->batch_size * 2, BATCH_MAX);
-}
-
 /* Returns the time for which messages are claimed, in seconds. */
 static int
 claim_ttl(const Run *run, const Handler *handler)
@@ -403,6 +386,7 @@ execute_queue(Run *run, Handler *handler)
 	do
 	{
 		Batch		batch = {0};
+		int64		elapsed;
 
 		CHECK_FOR_INTERRUPTS();
 		batch.run = run;
@@ -412,7 +396,17 @@ execute_queue(Run *run, Handler *handler)
 		{
 			result = true;
 			run_batch(&batch);
-			adapt_batch_size(&batch);
+
+			/*
+			 * Set how many are claimed the next time.  A batch that was not
+			 * full does not tell how long a full one takes.
+			 */
+			elapsed = clock_monotonic() - batch.claimed_at;
+			if (elapsed > BATCH_SLOW)
+				handler->batch_size = Max(handler->batch_size / 2, 1);
+			else if (elapsed < BATCH_QUICK &&
+					 batch.result.n == handler->batch_size)
+				handler->batch_size = Min(handler->batch_size * 2, BATCH_MAX);
 		}
 		if (batch.stopped != NULL)
 			put_off_handler(&batch);
