@@ -53,7 +53,6 @@ static void get_handler_options(FunctionCallInfo fcinfo,
 static void put_handler(FunctionCallInfo fcinfo, Handler *handler,
 						const Runner *runners, int n);
 static const char *problem_of(Handler *handler);
-static void add_handler_columns(ApiRow *row, Handler *handler, int running);
 static void add_job_columns(ApiRow *row, const Runner *runner);
 
 /* --- Handlers --- */
@@ -250,11 +249,26 @@ put_handler(FunctionCallInfo fcinfo, Handler *handler,
 {
 	int			running = 0;
 	ApiRow		row = {0};
+	const char *problem = problem_of(handler);
+	const char *reason = problem;
 
 	for (int i = 0; i < n; i++)
 		if (runners[i].queue_id == handler->row.queue_id)
 			running++;
-	add_handler_columns(&row, handler, running);
+
+	/* The command that has paused the queue is reason enough. */
+	if (problem == NULL && !handler->queue.paused &&
+		(setting_database_workers == 0 || setting_max_runners == 0 ||
+		 setting_runners == 0))
+		reason = "no background process may run jobs (\"queue.database_workers\", \"queue.max_runners\", \"queue.runners\"): only job_run() does";
+	api_row_add_text(&row, handler->queue.name);
+	api_row_add_text(&row, handler_function_name(&handler->row.function));
+	api_row_add_text(&row, problem != NULL ? "stopped" :
+					 handler->queue.paused ? "paused" :
+					 running > 0 ? "running" : "idle");
+	api_row_add_text(&row, reason);
+	api_row_add(&row, Int32GetDatum(handler->row.options.concurrency));
+	api_row_add(&row, Int32GetDatum(running));
 	for (int i = 0; i < n; i++)
 		if (runners[i].queue_id == handler->row.queue_id)
 		{
@@ -272,27 +286,6 @@ static const char *
 problem_of(Handler *handler)
 {
 	return handler->queue.paused ? NULL : handler_check(handler);
-}
-
-static void
-add_handler_columns(ApiRow *row, Handler *handler, int running)
-{
-	const char *problem = problem_of(handler);
-	const char *reason = problem;
-
-	/* The command that has paused the queue is reason enough. */
-	if (problem == NULL && !handler->queue.paused &&
-		(setting_database_workers == 0 || setting_max_runners == 0 ||
-		 setting_runners == 0))
-		reason = "no background process may run jobs (\"queue.database_workers\", \"queue.max_runners\", \"queue.runners\"): only job_run() does";
-	api_row_add_text(row, handler->queue.name);
-	api_row_add_text(row, handler_function_name(&handler->row.function));
-	api_row_add_text(row, problem != NULL ? "stopped" :
-					 handler->queue.paused ? "paused" :
-					 running > 0 ? "running" : "idle");
-	api_row_add_text(row, reason);
-	api_row_add(row, Int32GetDatum(handler->row.options.concurrency));
-	api_row_add(row, Int32GetDatum(running));
 }
 
 /* Add the columns of a job. */
