@@ -168,6 +168,15 @@ arg_queue_names(ArrayType *array, int *n)
 	return names;
 }
 
+/* Get the elements of an argument "ids", and their number. */
+int
+arg_ids(FunctionCallInfo fcinfo, int arg, Datum **ids)
+{
+	Datum		array = arg_required(fcinfo, arg, "ids");
+
+	return arg_elements("ids", DatumGetArrayTypeP(array), ids);
+}
+
 /* Get the arguments ttl, grace and "limit", which follow each other. */
 void
 arg_claim_terms(FunctionCallInfo fcinfo, int first, ClaimTerms *terms)

@@ -38,6 +38,7 @@ extern const char *arg_queue_name(FunctionCallInfo fcinfo, int arg,
 extern const char *arg_queue_to_write(FunctionCallInfo fcinfo,
 									  const char *argname, const char *function);
 extern const char **arg_queue_names(ArrayType *array, int *n);
+extern int	arg_ids(FunctionCallInfo fcinfo, int arg, Datum **ids);
 extern void arg_claim_terms(FunctionCallInfo fcinfo, int first,
 							ClaimTerms *terms);
 extern Jsonb *arg_check_result(Jsonb *result, int more);

@@ -247,9 +247,8 @@ sql_messages_get(PG_FUNCTION_ARGS)
 	Queue		queue;
 	MessageResult result;
 	Datum	   *ids;
-	int			n;
+	int			n = arg_ids(fcinfo, 1, &ids);
 
-	n = arg_elements("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	api_begin_messages(fcinfo, &result);
 	if (queue_open_or_notice(name, QUEUE_READ, &queue))
 		for (int i = 0; i < n; i++)

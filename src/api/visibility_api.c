@@ -158,7 +158,7 @@ sql_visibility_read_ids(PG_FUNCTION_ARGS)
 	bool		skip;
 
 	terms.until = arg_until(fcinfo, 1);
-	n = arg_elements("ids", DatumGetArrayTypeP(arg_required(fcinfo, 2, "ids")), &ids);
+	n = arg_ids(fcinfo, 2, &ids);
 	skip = DatumGetBool(arg_required(fcinfo, 3, "skip"));
 	api_begin_messages(fcinfo, &result);
 	open_queue(name, QUEUE_CLAIM, &queue);
@@ -192,7 +192,7 @@ sql_visibility_set(PG_FUNCTION_ARGS)
 	Datum	   *ids;
 	int			n;
 
-	n = arg_elements("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
+	n = arg_ids(fcinfo, 1, &ids);
 	until = arg_until(fcinfo, 2);
 	api_begin_messages(fcinfo, &result);
 	open_queue(name, QUEUE_CLAIM, &queue);
@@ -224,7 +224,7 @@ sql_visibility_delete(PG_FUNCTION_ARGS)
 	int			n;
 	int			deleted = 0;
 
-	n = arg_elements("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
+	n = arg_ids(fcinfo, 1, &ids);
 	if (!PG_ARGISNULL(2))
 		deconstruct_array(PG_GETARG_ARRAYTYPE_P(2), JSONBOID, -1, false,
 						  TYPALIGN_INT, &results, &isnull, &nresults);

@@ -452,6 +452,7 @@ job_call_function(const JobTransaction *transaction, const Handler *handler,
 	ErrorContextCallback frame = {error_context_stack, add_job_context, &job};
 	int			nest_level = NewGUCNestLevel();
 	const char *search_path = row->search_path;
+	int			limit;
 	Datum		result;
 
 	error_context_stack = &frame;
@@ -468,9 +469,10 @@ job_call_function(const JobTransaction *transaction, const Handler *handler,
 	if (timeout_id == MAX_TIMEOUTS)
 		timeout_id = RegisterTimeout(USER_TIMEOUT, cancel_statement);
 	has_fired = false;
+	limit = handler_time_limit(handler) * 1000;
 	enable_timeout_every(timeout_id,
 						 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-													 handler_time_limit(handler) * 1000),
+													 limit),
 						 CANCEL_INTERVAL);
 	InitFunctionCallInfoData(*fcinfo, is_teardown ? &functions->teardown :
 							 &functions->function, 1, InvalidOid, NULL, NULL);
