@@ -403,7 +403,7 @@ look_for_changes(void)
 	 */
 	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, MyDatabaseId, 0);
 	if (shmem_is_preloaded())
-		;						/* they have it */
+		;						/* all sessions have it */
 	else if (session_lock_try(&tag, RowExclusiveLock) != LOCKACQUIRE_NOT_AVAIL)
 		LockRelease(&tag, RowExclusiveLock, true);
 	else

@@ -144,14 +144,15 @@ log_lost_messages(void)
 static void
 log_no_room(void)
 {
-	static int64 logged_at = 0;
+	static int64 next_log = 0;	/* by the monotonic clock */
+	int64		now = clock_monotonic();
 	uint32		nlanes;
 	uint32		npieces;
 	uint32		max_pieces;
 
-	if (!database_take_flag(DATABASE_NO_ROOM) ||
-		!clock_has_passed(&logged_at, ROOM_PAUSE))
+	if (now < next_log || !database_take_flag(DATABASE_NO_ROOM))
 		return;
+	next_log = now + ROOM_PAUSE;
 	lanes_count(&nlanes, &npieces, &max_pieces);
 	ereport(LOG,
 			(errmsg("there is no room in shared memory for all active queues, or groups, of this database"),

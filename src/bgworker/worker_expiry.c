@@ -151,13 +151,13 @@ expiry_step(const Queue *queue, ExpiryPass *pass)
 		return more;
 	if (parts->n == parts->max)
 	{
-		Size		size;
+		int			max = Max(2 * parts->max, PARTS_MIN);
+		Size		size = max * sizeof(ExpiryPart);
 
-		parts->max = Max(2 * parts->max, PARTS_MIN);
-		size = parts->max * sizeof(ExpiryPart);
 		parts->items = parts->items == NULL ?
 			MemoryContextAlloc(TopMemoryContext, size) :
 			repalloc_huge(parts->items, size);
+		parts->max = max;
 	}
 	parts->items[parts->n++] = (ExpiryPart)
 	{

@@ -117,7 +117,6 @@ static bool wants_runner(const HandlerSummary *handler);
 static void check_handler(HandlerSummary *summary);
 static bool find_or_call_runner(Oid role);
 static bool wants_new_runner(HandlerSummary *handler, int *nrunners);
-static void free_unstarted(void);
 static bool make_room(Oid role, int share, bool is_local);
 static bool start_runner(Oid role, bool is_spare, const char *name);
 static bool start_or_make_room(Oid role, const char *name);
@@ -342,22 +341,6 @@ wants_new_runner(HandlerSummary *handler, int *nrunners)
 /* --- Processes --- */
 
 /*
- * Free the entries of processes that have not started.  The worker of their
- * database would do so, but that database may have none any more.
- */
-static void
-free_unstarted(void)
-{
-	int64		now = clock_monotonic();
-
-	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
-	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
-		if (pool_has_not_started(runner) && runner->since + START_TIME <= now)
-			runner->state = RUNNER_NONE;
-	LWLockRelease(&runner_pool->lock);
-}
-
-/*
  * There is no room for a new runner of a role.  Have an idle one of another
  * role end, or those beyond this share; of this database, if only that has no
  * room.  Returns whether there will be room at once.
@@ -516,7 +499,17 @@ call_runners_step(void *arg)
 
 	/* Without handlers, nothing is due any more. */
 	n = nhandlers == 0 ? 0 : ready_handlers(ready);
-	free_unstarted();
+
+	/*
+	 * Free the entries of processes that have not started.  The worker of
+	 * their database would do so, but that database may have none any more.
+	 */
+	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
+		if (pool_has_not_started(runner) &&
+			runner->since + START_TIME <= clock_monotonic())
+			runner->state = RUNNER_NONE;
+	LWLockRelease(&runner_pool->lock);
 	nwanted = nchecks = 0;
 	recheck_due = PG_INT64_MAX;
 	memset(counted, false, sizeof(counted));
