@@ -185,6 +185,7 @@ sql_job_run(PG_FUNCTION_ARGS)
 					(long long) counts.ok, (long long) counts.failed,
 					(clock_monotonic() - began) / (double) USECS_PER_SEC,
 					reached[end]);
+
 	api_row_add(&row, DirectFunctionCall1(jsonb_in, CStringGetDatum(text)));
 	return api_row_return(&row, fcinfo);
 }

@@ -81,7 +81,7 @@ get_outcome(FunctionCallInfo fcinfo, StepOutcome *outcome)
 	outcome->has_done = !PG_ARGISNULL(2);
 	if (outcome->has_done)
 		outcome->ndone = arg_elements("done", PG_GETARG_ARRAYTYPE_P(2),
-										 &outcome->elements);
+									  &outcome->elements);
 	outcome->done = palloc(outcome->ndone * sizeof(int64));
 	for (int i = 0; i < outcome->ndone; i++)
 		outcome->done[i] = DatumGetInt64(outcome->elements[i]);
