@@ -15,6 +15,7 @@
 #include "utils/timestamp.h"
 
 #include "api/api_arg.h"
+#include "api/post_api.h"
 #include "api/push_api.h"
 #include "push/push.h"
 #include "queue/registry.h"

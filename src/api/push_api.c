@@ -54,7 +54,6 @@ static const char *get_push_args(FunctionCallInfo fcinfo, int body,
 								 bool has_batch, NewMessage *message);
 static Datum *get_elements(ArrayType *array, const char *name, Oid type,
 						   bool **nulls, int *n);
-static void set_group_keys(ArrayType *array, NewMessage *messages, int n);
 static bool is_ignored_key(const JsonbValue *key, Datum *ignore, int n);
 static void append_json_scalar(StringInfo out, const JsonbValue *value);
 static void append_body(StringInfo out, Jsonb *body, Datum *ignore, int n);
@@ -415,26 +414,6 @@ get_elements(ArrayType *array, const char *name, Oid type, bool **nulls,
 	return elements;
 }
 
-/* Set the group keys of a batch, from the argument group_keys. */
-static void
-set_group_keys(ArrayType *array, NewMessage *messages, int n)
-{
-	bool	   *nulls;
-	int			nkeys;
-	Datum	   *keys = get_elements(array, "group_keys", TEXTOID, &nulls,
-									&nkeys);
-
-	if (nkeys != n)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("parameter \"%s\" has %d elements for %d messages",
-						"group_keys", nkeys, n),
-				 errhint("Give one element for each body, NULL for a message without a group.")));
-	for (int i = 0; i < n; i++)
-		if (!nulls[i])
-			push_set_group_key(&messages[i], DatumGetTextPP(keys[i]));
-}
-
 /*
  * queue_push_batch(q text, bodies jsonb[], ttl int = NULL, delay int = NULL,
  *					priority int = 0, group_keys text[] = NULL,
@@ -481,7 +460,22 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 	for (int i = 0; i < n; i++)
 		messages[i] = terms;
 	if (!PG_ARGISNULL(5))
-		set_group_keys(PG_GETARG_ARRAYTYPE_P(5), messages, n);
+	{
+		bool	   *no_key;
+		int			nkeys;
+		Datum	   *keys = get_elements(PG_GETARG_ARRAYTYPE_P(5), "group_keys",
+										TEXTOID, &no_key, &nkeys);
+
+		if (nkeys != n)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("parameter \"%s\" has %d elements for %d messages",
+							"group_keys", nkeys, n),
+					 errhint("Give one element for each body, NULL for a message without a group.")));
+		for (int i = 0; i < n; i++)
+			if (!no_key[i])
+				push_set_group_key(&messages[i], DatumGetTextPP(keys[i]));
+	}
 
 	queue_open_or_create(name, QUEUE_PUSH, &queue);
 	for (int i = 0; i < n; i++)

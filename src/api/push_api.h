@@ -28,7 +28,4 @@ extern void push_check_dedup(const NewMessage *message);
 extern int64 push_batch_id(int64 id);
 extern Datum push_ids_array(NewMessage *messages, int n);
 
-/* Arrays of messages as JSON (post_api.c) */
-extern void post_of_step(Jsonb *array, const char *name);
-
 #endif							/* QUEUE_PUSH_API_H */

@@ -22,7 +22,7 @@
 #include "utils/memutils.h"
 
 #include "api/api_arg.h"
-#include "api/push_api.h"
+#include "api/post_api.h"
 #include "catalog/message_id.h"
 #include "claim/claim.h"
 #include "claim/claim_message.h"

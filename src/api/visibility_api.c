@@ -190,9 +190,8 @@ sql_visibility_set(PG_FUNCTION_ARGS)
 	TimestampTz until;
 	Queue		queue;
 	Datum	   *ids;
-	int			n;
+	int			n = arg_ids(fcinfo, 1, &ids);
 
-	n = arg_ids(fcinfo, 1, &ids);
 	until = arg_until(fcinfo, 2);
 	api_begin_messages(fcinfo, &result);
 	open_queue(name, QUEUE_CLAIM, &queue);
@@ -221,10 +220,9 @@ sql_visibility_delete(PG_FUNCTION_ARGS)
 	Datum	   *results = NULL;
 	bool	   *isnull = NULL;
 	int			nresults = 0;
-	int			n;
+	int			n = arg_ids(fcinfo, 1, &ids);
 	int			deleted = 0;
 
-	n = arg_ids(fcinfo, 1, &ids);
 	if (!PG_ARGISNULL(2))
 		deconstruct_array(PG_GETARG_ARRAYTYPE_P(2), JSONBOID, -1, false,
 						  TYPALIGN_INT, &results, &isnull, &nresults);
