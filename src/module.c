@@ -91,7 +91,6 @@ static XactList *const xact_lists[] = {
 static void vacate_database(const char *database_name, bool drop);
 static DefElem *named_option(List *options, const char *name);
 static void vacate_for_statement(Node *statement);
-static void record_statement(Node *statement);
 static void add_drop_role_hint(void *arg);
 static void process_utility(PlannedStmt *pstmt, const char *query,
 							bool read_only_tree,
@@ -197,18 +196,6 @@ vacate_for_statement(Node *statement)
 	}
 }
 
-static void
-record_statement(Node *statement)
-{
-	if (IsA(statement, CreatedbStmt))
-		database_record_change(CHANGE_DATABASE_CREATED);
-
-	/* It may be ours, by its name or by CASCADE, so the worker checks. */
-	else if (IsA(statement, DropStmt) &&
-			 ((DropStmt *) statement)->removeType == OBJECT_EXTENSION)
-		database_record_change(CHANGE_EXTENSION_DROPPED);
-}
-
 /* Error context callback of DROP ROLE */
 static void
 add_drop_role_hint(void *arg)
@@ -239,5 +226,11 @@ process_utility(PlannedStmt *pstmt, const char *query, bool read_only_tree,
 		standard_ProcessUtility(pstmt, query, read_only_tree, context, params,
 								environment, dest, qc);
 	error_context_stack = hint.previous;
-	record_statement(statement);
+	if (IsA(statement, CreatedbStmt))
+		database_record_change(CHANGE_DATABASE_CREATED);
+
+	/* It may be ours, by its name or by CASCADE, so the worker checks. */
+	else if (IsA(statement, DropStmt) &&
+			 ((DropStmt *) statement)->removeType == OBJECT_EXTENSION)
+		database_record_change(CHANGE_EXTENSION_DROPPED);
 }

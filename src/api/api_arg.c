@@ -13,7 +13,6 @@
  */
 #include "postgres.h"
 
-#include "catalog/pg_type.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "nodes/execnodes.h"
@@ -120,23 +119,6 @@ arg_text(FunctionCallInfo fcinfo, int arg)
 		text_to_cstring(PG_GETARG_TEXT_PP(arg));
 }
 
-/* Get the elements of an array of texts, none of which may be NULL. */
-void
-arg_texts(ArrayType *array, const char *argname, Datum **elements, int *n)
-{
-	bool	   *nulls;
-
-	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, elements,
-					  &nulls, n);
-	for (int i = 0; i < *n; i++)
-		if (nulls[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("element %d of parameter \"%s\" must not be null",
-							i + 1, argname),
-					 errhint("Leave it out.")));
-}
-
 static const char *
 get_queue_name(Datum value, const char *argname)
 {
@@ -179,11 +161,20 @@ arg_queue_names(ArrayType *array, int *n)
 	Datum	   *elements;
 	const char **names;
 
-	arg_texts(array, "queues", &elements, n);
+	*n = arg_elements("queues", array, &elements);
 	names = palloc(Max(*n, 1) * sizeof(char *));
 	for (int i = 0; i < *n; i++)
 		names[i] = get_queue_name(elements[i], "queues");
 	return names;
+}
+
+/* Get the elements of an argument "ids", and their number. */
+int
+arg_ids(FunctionCallInfo fcinfo, int arg, Datum **ids)
+{
+	Datum		array = arg_required(fcinfo, arg, "ids");
+
+	return arg_elements("ids", DatumGetArrayTypeP(array), ids);
 }
 
 /* Get the arguments ttl, grace and "limit", which follow each other. */

@@ -33,13 +33,12 @@ extern Datum arg_required(FunctionCallInfo fcinfo, int arg,
 						  const char *argname);
 extern int	arg_int(FunctionCallInfo fcinfo, int arg, const char *argname);
 extern char *arg_text(FunctionCallInfo fcinfo, int arg);
-extern void arg_texts(ArrayType *array, const char *argname, Datum **elements,
-					  int *n);
 extern const char *arg_queue_name(FunctionCallInfo fcinfo, int arg,
 								  const char *argname);
 extern const char *arg_queue_to_write(FunctionCallInfo fcinfo,
 									  const char *argname, const char *function);
 extern const char **arg_queue_names(ArrayType *array, int *n);
+extern int	arg_ids(FunctionCallInfo fcinfo, int arg, Datum **ids);
 extern void arg_claim_terms(FunctionCallInfo fcinfo, int first,
 							ClaimTerms *terms);
 extern Jsonb *arg_check_result(Jsonb *result, int more);

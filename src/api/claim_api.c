@@ -394,9 +394,8 @@ sql_messages_delete(PG_FUNCTION_ARGS)
 	Queue		queue;
 	ClaimId		claim;
 	Datum	   *ids;
-	int			n;
+	int			n = arg_ids(fcinfo, 1, &ids);
 
-	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	if (!open_with_claim(fcinfo, name, 2, &queue, &claim))
 		PG_RETURN_INT64(0);
 	PG_RETURN_INT64(claim_delete_messages(&queue, ids, n,
@@ -495,9 +494,8 @@ sql_messages_run_now(PG_FUNCTION_ARGS)
 	const char *name = arg_queue_to_write(fcinfo, "q", "messages_run_now()");
 	Queue		queue;
 	Datum	   *ids;
-	int			n;
+	int			n = arg_ids(fcinfo, 1, &ids);
 
-	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	if (!queue_open_or_notice(name, QUEUE_CLAIM, &queue))
 		PG_RETURN_INT64(0);
 	PG_RETURN_INT64(claim_run_now(&queue, ids, n));
@@ -523,9 +521,8 @@ sql_messages_bury(PG_FUNCTION_ARGS)
 	const char *name = arg_queue_to_write(fcinfo, "q", "messages_bury()");
 	Queue		queue;
 	Datum	   *ids;
-	int			n;
+	int			n = arg_ids(fcinfo, 1, &ids);
 
-	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	if (!queue_open_or_notice(name, QUEUE_CLAIM, &queue))
 		PG_RETURN_INT64(0);
 	claim_prepare_bury(&queue);
@@ -583,9 +580,8 @@ sql_messages_cancel(PG_FUNCTION_ARGS)
 	const char *name = arg_queue_to_write(fcinfo, "q", "messages_cancel()");
 	Queue		queue;
 	Datum	   *ids;
-	int			n;
+	int			n = arg_ids(fcinfo, 1, &ids);
 
-	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	if (!queue_open_or_notice(name, QUEUE_CLAIM, &queue))
 		PG_RETURN_INT64(0);
 	PG_RETURN_INT64(cancel_messages(&queue, ids, n, arg_text(fcinfo, 2),

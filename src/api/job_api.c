@@ -50,13 +50,9 @@ PG_FUNCTION_INFO_V1(sql_job_progress);
 
 static void get_handler_options(FunctionCallInfo fcinfo,
 								HandlerOptions *options);
-static void check_may_commit(FunctionCallInfo fcinfo);
-static Datum make_run_result(const RunCounts *counts, int64 began,
-							 RunEnd end);
 static void put_handler(FunctionCallInfo fcinfo, Handler *handler,
 						const Runner *runners, int n);
 static const char *problem_of(Handler *handler);
-static void add_handler_columns(ApiRow *row, Handler *handler, int running);
 static void add_job_columns(ApiRow *row, const Runner *runner);
 
 /* --- Handlers --- */
@@ -130,37 +126,6 @@ sql_job_handler(PG_FUNCTION_ARGS)
 
 /* --- Running --- */
 
-static void
-check_may_commit(FunctionCallInfo fcinfo)
-{
-	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
-		castNode(CallContext, fcinfo->context)->atomic)
-		ereport(ERROR,
-				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-				 errmsg("job_run() cannot run here"),
-				 errdetail("Each job has a transaction of its own, so it cannot be called inside a transaction block, a function, or a procedure with SECURITY DEFINER or SET."),
-				 errhint("Call it by itself, with autocommit.")));
-}
-
-/* Returns the result of job_run as jsonb. */
-static Datum
-make_run_result(const RunCounts *counts, int64 began, RunEnd end)
-{
-	static const char *const reached[] = {
-		[RUN_NONE_READY] = "none-ready",
-		[RUN_JOB_LIMIT] = "job-limit",
-		[RUN_TIME_LIMIT] = "time-limit"
-	};
-	char	   *text = psprintf("{\"ok\": %lld, \"failed\": %lld, \"elapsed\": %.3f, \"reached\": \"%s\"}",
-								(long long) counts->ok,
-								(long long) counts->failed,
-								(clock_monotonic() - began) /
-								(double) USECS_PER_SEC,
-								reached[end]);
-
-	return DirectFunctionCall1(jsonb_in, CStringGetDatum(text));
-}
-
 /*
  * CALL job_run(queues text[] = NULL, max_jobs int = NULL, max_time int = NULL,
  *				INOUT result jsonb = NULL)
@@ -180,12 +145,18 @@ make_run_result(const RunCounts *counts, int64 began, RunEnd end)
 Datum
 sql_job_run(PG_FUNCTION_ARGS)
 {
+	static const char *const reached[] = {
+		[RUN_NONE_READY] = "none-ready",
+		[RUN_JOB_LIMIT] = "job-limit",
+		[RUN_TIME_LIMIT] = "time-limit"
+	};
 	int64		began = clock_monotonic();
 	const char **names = NULL;
 	int			nnames = 0;
 	RunLimits	limits = {.max_jobs = PG_INT64_MAX,.until = PG_INT64_MAX};
 	RunCounts	counts;
 	RunEnd		end;
+	char	   *text;
 	ApiRow		row = {0};
 
 	api_check_can_write("job_run()");
@@ -196,16 +167,26 @@ sql_job_run(PG_FUNCTION_ARGS)
 		limits.until = began + USECS_PER_SEC *
 			arg_check_bounds("max_time", PG_GETARG_INT32(2), 0, NULL,
 							 INT_MAX, NULL, " s");
-	check_may_commit(fcinfo);
+	if (fcinfo->context == NULL || !IsA(fcinfo->context, CallContext) ||
+		castNode(CallContext, fcinfo->context)->atomic)
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("job_run() cannot run here"),
+				 errdetail("Each job has a transaction of its own, so it cannot be called inside a transaction block, a function, or a procedure with SECURITY DEFINER or SET."),
+				 errhint("Call it by itself, with autocommit.")));
 
 	/* SPI commits; its memory outlives the transactions. */
-	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
-		elog(ERROR, "SPI_connect_ext failed");
+	(void) SPI_connect_ext(SPI_OPT_NONATOMIC);
 	if (!PG_ARGISNULL(0))
 		names = arg_queue_names(PG_GETARG_ARRAYTYPE_P_COPY(0), &nnames);
 	end = execute_in_session(names, nnames, &limits, &counts);
 	SPI_finish();
-	api_row_add(&row, make_run_result(&counts, began, end));
+	text = psprintf("{\"ok\": %lld, \"failed\": %lld, \"elapsed\": %.3f, \"reached\": \"%s\"}",
+					(long long) counts.ok, (long long) counts.failed,
+					(clock_monotonic() - began) / (double) USECS_PER_SEC,
+					reached[end]);
+
+	api_row_add(&row, DirectFunctionCall1(jsonb_in, CStringGetDatum(text)));
 	return api_row_return(&row, fcinfo);
 }
 
@@ -269,11 +250,26 @@ put_handler(FunctionCallInfo fcinfo, Handler *handler,
 {
 	int			running = 0;
 	ApiRow		row = {0};
+	const char *problem = problem_of(handler);
+	const char *reason = problem;
 
 	for (int i = 0; i < n; i++)
 		if (runners[i].queue_id == handler->row.queue_id)
 			running++;
-	add_handler_columns(&row, handler, running);
+
+	/* The command that has paused the queue is reason enough. */
+	if (problem == NULL && !handler->queue.paused &&
+		(setting_database_workers == 0 || setting_max_runners == 0 ||
+		 setting_runners == 0))
+		reason = "no background process may run jobs (\"queue.database_workers\", \"queue.max_runners\", \"queue.runners\"): only job_run() does";
+	api_row_add_text(&row, handler->queue.name);
+	api_row_add_text(&row, handler_function_name(&handler->row.function));
+	api_row_add_text(&row, problem != NULL ? "stopped" :
+					 handler->queue.paused ? "paused" :
+					 running > 0 ? "running" : "idle");
+	api_row_add_text(&row, reason);
+	api_row_add(&row, Int32GetDatum(handler->row.options.concurrency));
+	api_row_add(&row, Int32GetDatum(running));
 	for (int i = 0; i < n; i++)
 		if (runners[i].queue_id == handler->row.queue_id)
 		{
@@ -291,27 +287,6 @@ static const char *
 problem_of(Handler *handler)
 {
 	return handler->queue.paused ? NULL : handler_check(handler);
-}
-
-static void
-add_handler_columns(ApiRow *row, Handler *handler, int running)
-{
-	const char *problem = problem_of(handler);
-	const char *reason = problem;
-
-	/* The command that has paused the queue is reason enough. */
-	if (problem == NULL && !handler->queue.paused &&
-		(setting_database_workers == 0 || setting_max_runners == 0 ||
-		 setting_runners == 0))
-		reason = "no background process may run jobs (\"queue.database_workers\", \"queue.max_runners\", \"queue.runners\"): only job_run() does";
-	api_row_add_text(row, handler->queue.name);
-	api_row_add_text(row, handler_function_name(&handler->row.function));
-	api_row_add_text(row, problem != NULL ? "stopped" :
-					 handler->queue.paused ? "paused" :
-					 running > 0 ? "running" : "idle");
-	api_row_add_text(row, reason);
-	api_row_add(row, Int32GetDatum(handler->row.options.concurrency));
-	api_row_add(row, Int32GetDatum(running));
 }
 
 /* Add the columns of a job. */

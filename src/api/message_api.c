@@ -247,9 +247,8 @@ sql_messages_get(PG_FUNCTION_ARGS)
 	Queue		queue;
 	MessageResult result;
 	Datum	   *ids;
-	int			n;
+	int			n = arg_ids(fcinfo, 1, &ids);
 
-	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	api_begin_messages(fcinfo, &result);
 	if (queue_open_or_notice(name, QUEUE_READ, &queue))
 		for (int i = 0; i < n; i++)
@@ -354,7 +353,7 @@ sql_queue_redrive(PG_FUNCTION_ARGS)
 		limit = arg_check_bounds("limit", PG_GETARG_INT32(2), 1, NULL,
 								 INT_MAX, NULL, "");
 	if (!PG_ARGISNULL(3))
-		n = arg_ids("ids", PG_GETARG_ARRAYTYPE_P(3), &ids);
+		n = arg_elements("ids", PG_GETARG_ARRAYTYPE_P(3), &ids);
 	if (target_name != NULL && strcmp(target_name, name) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

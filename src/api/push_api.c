@@ -50,13 +50,10 @@ PG_FUNCTION_INFO_V1(sql_queue_dedup_key);
 
 static void get_batch_args(FunctionCallInfo fcinfo, int batch,
 						   NewMessage *message);
-static void get_unique_args(FunctionCallInfo fcinfo, int at,
-							NewMessage *message);
 static const char *get_push_args(FunctionCallInfo fcinfo, int body,
 								 bool has_batch, NewMessage *message);
 static Datum *get_elements(ArrayType *array, const char *name, Oid type,
 						   bool **nulls, int *n);
-static void set_group_keys(ArrayType *array, NewMessage *messages, int n);
 static bool is_ignored_key(const JsonbValue *key, Datum *ignore, int n);
 static void append_json_scalar(StringInfo out, const JsonbValue *value);
 static void append_body(StringInfo out, Jsonb *body, Datum *ignore, int n);
@@ -181,27 +178,6 @@ get_batch_args(FunctionCallInfo fcinfo, int batch, NewMessage *message)
 }
 
 /*
- * Get the arguments at, dedup and dedup_for, the first of which has this
- * number.  The function of queue_pgmq does not have them.
- */
-static void
-get_unique_args(FunctionCallInfo fcinfo, int at, NewMessage *message)
-{
-	int			dedup = at + 1;
-	int			period = at + 2;
-
-	if (PG_NARGS() <= period)
-		return;
-	if (!PG_ARGISNULL(at))
-		push_set_at(message, PG_GETARG_TIMESTAMPTZ(at));
-	push_set_dedup(message,
-				   TextDatumGetCString(arg_required(fcinfo, dedup, "dedup")));
-	if (!PG_ARGISNULL(period))
-		push_set_period(message, PG_GETARG_INT32(period));
-	push_check_dedup(message);
-}
-
-/*
  * Get and check the arguments that describe a message: those with these
  * numbers, and delay and priority, which follow ttl.
  */
@@ -239,12 +215,25 @@ get_push_args(FunctionCallInfo fcinfo, int body, bool has_batch,
 			  NewMessage *message)
 {
 	const char *name = arg_queue_name(fcinfo, 0, "q");
+	int			at = body + (has_batch ? 10 : 7);
+	int			dedup = at + 1;
+	int			period = at + 2;
 
 	push_get_message(fcinfo, body, body + 1, body + 4, body + 5, body + 6,
 					 message);
 	if (has_batch)
 		get_batch_args(fcinfo, body + 7, message);
-	get_unique_args(fcinfo, body + (has_batch ? 10 : 7), message);
+
+	/* The function of queue_pgmq does not have what follows. */
+	if (PG_NARGS() <= period)
+		return name;
+	if (!PG_ARGISNULL(at))
+		push_set_at(message, PG_GETARG_TIMESTAMPTZ(at));
+	push_set_dedup(message,
+				   TextDatumGetCString(arg_required(fcinfo, dedup, "dedup")));
+	if (!PG_ARGISNULL(period))
+		push_set_period(message, PG_GETARG_INT32(period));
+	push_check_dedup(message);
 	return name;
 }
 
@@ -425,26 +414,6 @@ get_elements(ArrayType *array, const char *name, Oid type, bool **nulls,
 	return elements;
 }
 
-/* Set the group keys of a batch, from the argument group_keys. */
-static void
-set_group_keys(ArrayType *array, NewMessage *messages, int n)
-{
-	bool	   *nulls;
-	int			nkeys;
-	Datum	   *keys = get_elements(array, "group_keys", TEXTOID, &nulls,
-									&nkeys);
-
-	if (nkeys != n)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("parameter \"%s\" has %d elements for %d messages",
-						"group_keys", nkeys, n),
-				 errhint("Give one element for each body, NULL for a message without a group.")));
-	for (int i = 0; i < n; i++)
-		if (!nulls[i])
-			push_set_group_key(&messages[i], DatumGetTextPP(keys[i]));
-}
-
 /*
  * queue_push_batch(q text, bodies jsonb[], ttl int = NULL, delay int = NULL,
  *					priority int = 0, group_keys text[] = NULL,
@@ -491,7 +460,22 @@ sql_queue_push_batch(PG_FUNCTION_ARGS)
 	for (int i = 0; i < n; i++)
 		messages[i] = terms;
 	if (!PG_ARGISNULL(5))
-		set_group_keys(PG_GETARG_ARRAYTYPE_P(5), messages, n);
+	{
+		bool	   *no_key;
+		int			nkeys;
+		Datum	   *keys = get_elements(PG_GETARG_ARRAYTYPE_P(5), "group_keys",
+										TEXTOID, &no_key, &nkeys);
+
+		if (nkeys != n)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("parameter \"%s\" has %d elements for %d messages",
+							"group_keys", nkeys, n),
+					 errhint("Give one element for each body, NULL for a message without a group.")));
+		for (int i = 0; i < n; i++)
+			if (!no_key[i])
+				push_set_group_key(&messages[i], DatumGetTextPP(keys[i]));
+	}
 
 	queue_open_or_create(name, QUEUE_PUSH, &queue);
 	for (int i = 0; i < n; i++)
@@ -636,7 +620,7 @@ sql_queue_dedup_key(PG_FUNCTION_ARGS)
 	Datum		normal;
 	Datum		digest;
 
-	arg_texts(DatumGetArrayTypeP(array), "ignore", &ignore, &n);
+	n = arg_elements("ignore", DatumGetArrayTypeP(array), &ignore);
 	initStringInfo(&out);
 	append_body(&out, DatumGetJsonbP(body), ignore, n);
 	normal = PointerGetDatum(cstring_to_text_with_len(out.data, out.len));

@@ -40,7 +40,6 @@ PG_FUNCTION_INFO_V1(sql_queue_stats);
 PG_FUNCTION_INFO_V1(sql_queue_groups);
 PG_FUNCTION_INFO_V1(sql_job_stats);
 
-static bool *find_running(QueueStatus *list, int n);
 static void put_places(FunctionCallInfo fcinfo, const char *what, uint32 used,
 					   uint32 places, Size size);
 static void put_depth(FunctionCallInfo fcinfo, const QueueEntry *queue,
@@ -50,25 +49,6 @@ static bool is_in_list(const List *ids, int32 id);
 static void add_message(ApiRow *row, const MessageForm *message,
 						TimestampTz now);
 static void put_group(const GroupCounts *group, void *arg);
-
-/* Returns, for each queue of the list, whether a job of it runs. */
-static bool *
-find_running(QueueStatus *list, int n)
-{
-	bool	   *running = palloc0(Max(n, 1) * sizeof(bool));
-	int			nrunners;
-	Runner	   *runners = pool_list(&nrunners, true);
-
-	for (int i = 0; i < nrunners; i++)
-	{
-		QueueStatus *status = queue_find_entry(list, n, sizeof(QueueStatus),
-											   runners[i].queue_id);
-
-		if (status != NULL)
-			running[status - list] = true;
-	}
-	return running;
-}
 
 /*
  * queue_data.status() returns setof record (the columns are below)
@@ -84,14 +64,27 @@ sql_queue_status(PG_FUNCTION_ARGS)
 	TimestampTz now;
 	QueueEntry *queues;
 	QueueStatus *list;
+	Runner	   *runners;
 	bool	   *running;
 	bool		known;
 	int			n;
+	int			nrunners;
 
 	InitMaterializedSRF(fcinfo, 0);
 	queues = queue_all(NULL, NULL, &n);
 	list = status_read(queues, n, false, &known);
-	running = find_running(list, n);
+
+	/* Of which queues a job runs */
+	running = palloc0(Max(n, 1) * sizeof(bool));
+	runners = pool_list(&nrunners, true);
+	for (int i = 0; i < nrunners; i++)
+	{
+		QueueStatus *status = queue_find_entry(list, n, sizeof(QueueStatus),
+											   runners[i].queue_id);
+
+		if (status != NULL)
+			running[status - list] = true;
+	}
 	now = GetCurrentTimestamp();
 	for (int i = 0; i < n; i++)
 	{

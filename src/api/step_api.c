@@ -49,7 +49,8 @@ typedef struct Failure
 typedef struct StepOutcome
 {
 	bool		has_done;		/* otherwise what has not failed is done */
-	int64	   *done;			/* ids in the order of message_id_cmp() */
+	Datum	   *elements;		/* their ids, as they were given, */
+	int64	   *done;			/* and in the order of message_id_cmp() */
 	int			ndone;
 	int			nfailed;
 	Failure    *failures;		/* in the order of message_id_cmp() */
@@ -64,13 +65,8 @@ static void check_fields(Jsonb *object, int n);
 static void parse_failure(Jsonb *object, int n, Failure *failure);
 static int64 get_integer(const JsonbValue *value, const char *field, int n);
 static int64 get_id(const JsonbValue *value, int n);
-static void check_each_once(const StepOutcome *outcome);
 static void retry_failures(const Queue *queue, const ClaimId *claim,
 						   const StepOutcome *outcome);
-static int64 complete_done(const Queue *queue, const ClaimId *claim,
-						   const StepOutcome *outcome);
-static void end_claim(const Queue *queue, const ClaimId *claim,
-					  const StepOutcome *outcome);
 
 /* --- Arguments --- */
 
@@ -78,23 +74,42 @@ static void end_claim(const Queue *queue, const ClaimId *claim,
 static void
 get_outcome(FunctionCallInfo fcinfo, StepOutcome *outcome)
 {
-	Datum	   *ids;
+	int64	   *ids;
+	int			n;
 
 	memset(outcome, 0, sizeof(StepOutcome));
 	outcome->has_done = !PG_ARGISNULL(2);
 	if (outcome->has_done)
-		outcome->ndone = arg_ids("done", PG_GETARG_ARRAYTYPE_P(2), &ids);
+		outcome->ndone = arg_elements("done", PG_GETARG_ARRAYTYPE_P(2),
+									  &outcome->elements);
 	outcome->done = palloc(outcome->ndone * sizeof(int64));
 	for (int i = 0; i < outcome->ndone; i++)
-		outcome->done[i] = DatumGetInt64(ids[i]);
+		outcome->done[i] = DatumGetInt64(outcome->elements[i]);
 	qsort(outcome->done, outcome->ndone, sizeof(int64), message_id_cmp);
 	if (!PG_ARGISNULL(3))
 		parse_failures(PG_GETARG_JSONB_P(3), outcome);
 
 	/* These are messages of a claim, so there must be one. */
-	if (outcome->ndone > 0 || outcome->nfailed > 0)
+	n = outcome->ndone + outcome->nfailed;
+	if (n > 0)
 		(void) arg_required(fcinfo, 1, "claim_id");
-	check_each_once(outcome);
+
+	/*
+	 * A message that is named twice would be gone when its second turn comes:
+	 * say what is wrong instead.
+	 */
+	ids = palloc(n * sizeof(int64));
+	for (int i = 0; i < n; i++)
+		ids[i] = i < outcome->ndone ? outcome->done[i] :
+			outcome->failed[i - outcome->ndone];
+	qsort(ids, n, sizeof(int64), message_id_cmp);
+	for (int i = 1; i < n; i++)
+		if (ids[i] == ids[i - 1])
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("message %lld is named twice in \"%s\" and \"%s\"",
+							(long long) ids[i], "done", "failed"),
+					 errhint("Name each message once.")));
 }
 
 static void
@@ -243,29 +258,6 @@ get_id(const JsonbValue *value, int n)
 	return id;
 }
 
-/*
- * A message that is named twice would be gone when its second turn comes: say
- * what is wrong instead.
- */
-static void
-check_each_once(const StepOutcome *outcome)
-{
-	int			n = outcome->ndone + outcome->nfailed;
-	int64	   *ids = palloc(n * sizeof(int64));
-
-	for (int i = 0; i < n; i++)
-		ids[i] = i < outcome->ndone ? outcome->done[i] :
-			outcome->failures[i - outcome->ndone].id;
-	qsort(ids, n, sizeof(int64), message_id_cmp);
-	for (int i = 1; i < n; i++)
-		if (ids[i] == ids[i - 1])
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("message %lld is named twice in \"%s\" and \"%s\"",
-							(long long) ids[i], "done", "failed"),
-					 errhint("Name each message once.")));
-}
-
 /* --- The step --- */
 
 /*
@@ -293,60 +285,6 @@ retry_failures(const Queue *queue, const ClaimId *claim,
 	}
 	MemoryContextSwitchTo(old);
 	MemoryContextDelete(context);
-}
-
-/*
- * Delete the messages that are done, and lock the others.  Returns the number
- * of the others.
- */
-static int64
-complete_done(const Queue *queue, const ClaimId *claim,
-			  const StepOutcome *outcome)
-{
-	int64		kept;
-	int64		n = claim_complete(queue, claim, outcome->done,
-								   outcome->ndone, true, &kept);
-
-	/* Some are not in the claim.  That is an error unless they are gone. */
-	if (n < outcome->ndone)
-	{
-		Datum	   *ids = palloc(outcome->ndone * sizeof(Datum));
-
-		for (int i = 0; i < outcome->ndone; i++)
-			ids[i] = Int64GetDatum(outcome->done[i]);
-		(void) claim_delete_messages(queue, ids, outcome->ndone, claim, true,
-									 NULL);
-	}
-	return kept;
-}
-
-/*
- * Complete, retry and give back the messages of a claim.  What has failed and
- * the rest are changed one after the other, each in the order in which all
- * functions lock messages.  We lock all of them in that order first, lest we
- * wait for a session that renews the claim while it waits for us.
- */
-static void
-end_claim(const Queue *queue, const ClaimId *claim,
-		  const StepOutcome *outcome)
-{
-	int64		nleft = 0;
-
-	if (outcome->has_done)
-		nleft = complete_done(queue, claim, outcome) - outcome->nfailed;
-	else
-		(void) claim_complete(queue, claim, outcome->failed, outcome->nfailed,
-							  false, NULL);
-	retry_failures(queue, claim, outcome);
-
-	/*
-	 * A release of a claim that is not live is no error.  But if nothing is
-	 * done and nothing has failed, no other call has noticed that the claim
-	 * has run out.
-	 */
-	if (nleft > 0 && claim_release(queue, claim, 0, false) == 0 &&
-		outcome->ndone == 0 && outcome->nfailed == 0)
-		claim_not_live();
 }
 
 /*
@@ -383,6 +321,7 @@ sql_queue_step(PG_FUNCTION_ARGS)
 	ClaimId		claim;
 	MessageResult result;
 	Queue		queue;
+	int64		nleft = 0;		/* messages that are given back */
 
 	get_outcome(fcinfo, &outcome);
 	if (!ends)
@@ -396,7 +335,34 @@ sql_queue_step(PG_FUNCTION_ARGS)
 			claim_not_live();
 		if (outcome.buries)
 			claim_prepare_bury(&queue);
-		end_claim(&queue, &claim, &outcome);
+
+		/*
+		 * What has failed and the rest are changed one after the other, each
+		 * in the order in which all functions lock messages.  We lock all of
+		 * them in that order first, lest we wait for a session that renews
+		 * the claim while it waits for us.
+		 */
+		if (!outcome.has_done)
+			(void) claim_complete(&queue, &claim, outcome.failed,
+								  outcome.nfailed, false, NULL);
+
+		/* Some may not be in the claim: an error unless they are gone. */
+		else if (claim_complete(&queue, &claim, outcome.done, outcome.ndone,
+								true, &nleft) < outcome.ndone)
+			(void) claim_delete_messages(&queue, outcome.elements,
+										 outcome.ndone, &claim, true,
+										 NULL);
+		nleft -= outcome.nfailed;
+		retry_failures(&queue, &claim, &outcome);
+
+		/*
+		 * A release of a claim that is not live is no error.  But if nothing
+		 * is done and nothing has failed, no other call has noticed that the
+		 * claim has run out.
+		 */
+		if (nleft > 0 && claim_release(&queue, &claim, 0, false) == 0 &&
+			outcome.ndone == 0 && outcome.nfailed == 0)
+			claim_not_live();
 	}
 	if (!PG_ARGISNULL(4))
 		post_of_step(PG_GETARG_JSONB_P(4), name);

@@ -159,7 +159,7 @@ sql_visibility_read_ids(PG_FUNCTION_ARGS)
 	bool		skip;
 
 	terms.until = arg_until(fcinfo, 1);
-	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 2, "ids")), &ids);
+	n = arg_ids(fcinfo, 2, &ids);
 	skip = DatumGetBool(arg_required(fcinfo, 3, "skip"));
 	api_begin_messages(fcinfo, &result);
 	open_queue(name, QUEUE_CLAIM, &queue);
@@ -191,9 +191,8 @@ sql_visibility_set(PG_FUNCTION_ARGS)
 	TimestampTz until;
 	Queue		queue;
 	Datum	   *ids;
-	int			n;
+	int			n = arg_ids(fcinfo, 1, &ids);
 
-	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	until = arg_until(fcinfo, 2);
 	api_begin_messages(fcinfo, &result);
 	open_queue(name, QUEUE_CLAIM, &queue);
@@ -222,10 +221,9 @@ sql_visibility_delete(PG_FUNCTION_ARGS)
 	Datum	   *results = NULL;
 	bool	   *isnull = NULL;
 	int			nresults = 0;
-	int			n;
+	int			n = arg_ids(fcinfo, 1, &ids);
 	int			deleted = 0;
 
-	n = arg_ids("ids", DatumGetArrayTypeP(arg_required(fcinfo, 1, "ids")), &ids);
 	if (!PG_ARGISNULL(2))
 		deconstruct_array(PG_GETARG_ARRAYTYPE_P(2), JSONBOID, -1, false,
 						  TYPALIGN_INT, &results, &isnull, &nresults);
@@ -276,7 +274,7 @@ sql_visibility_list(PG_FUNCTION_ARGS)
 	else
 	{
 		Datum	   *ids;
-		int			n = arg_ids("ids", PG_GETARG_ARRAYTYPE_P(1), &ids);
+		int			n = arg_elements("ids", PG_GETARG_ARRAYTYPE_P(1), &ids);
 
 		visibility_list(&queue, ids, n, &result);
 	}

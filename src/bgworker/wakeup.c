@@ -69,8 +69,6 @@ static bool probe_queue(const char *name, int32 *id);
 static bool wait_for_arrival(const char *name, int32 id, int64 deadline);
 static Jsonb *form_await_result(const Finished *row);
 static Jsonb *look_for_end(const char *name, int64 id, bool *has_history);
-static Jsonb *wait_for_end(const char *name, int64 id, int64 deadline,
-						   MemoryContext context);
 
 /*
  * Form the name of the channel on which listeners of a queue are notified.
@@ -238,8 +236,8 @@ wakeup_wait(const char *name, int timeout_ms, bool in_statement)
 
 	if (ready || timeout_ms == 0)
 		return ready;
-	if (!in_statement && SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
-		elog(ERROR, "SPI_connect_ext failed");
+	if (!in_statement)
+		(void) SPI_connect_ext(SPI_OPT_NONATOMIC);
 	do
 	{
 		if (!in_statement)
@@ -307,53 +305,6 @@ look_for_end(const char *name, int64 id, bool *has_history)
 }
 
 /*
- * Look, and sleep, until the message is finished or the deadline by the
- * monotonic clock.  Returns what became of it, in this memory context, or
- * NULL.
- */
-static Jsonb *
-wait_for_end(const char *name, int64 id, int64 deadline, MemoryContext context)
-{
-	ConditionVariable *condition = await_state_condition(id);
-
-	/* An error cancels that. */
-	ConditionVariablePrepareToSleep(condition);
-	for (bool first = true;; first = false)
-	{
-		bool		has_history = false;
-		Jsonb	   *result = look_for_end(name, id, &has_history);
-		int64		now = clock_monotonic();
-		long		pause;
-
-		if (result != NULL || now >= deadline)
-		{
-			MemoryContext old = MemoryContextSwitchTo(context);
-
-			ConditionVariableCancelSleep();
-			if (result != NULL)
-				result = DatumGetJsonbPCopy(JsonbPGetDatum(result));
-			MemoryContextSwitchTo(old);
-			return result;
-		}
-		if (first && !has_history)
-			ereport(NOTICE,
-					(errmsg("queue \"%s\" keeps no history, so outcomes remain unknown",
-							name),
-					 errhint("Say in its metadata for how many seconds to keep them: queue_update('%s', '{\"_keep_finished\": 86400}').",
-							 name)));
-		pause = ms_until(deadline, now,
-						 has_history ? PROBE_MS : POLL_MS);
-
-		/* What the probe has used ends with this, above all its locks. */
-		commit_wait();
-		Assert(availability_may_wait());
-		ConditionVariableTimedSleep(condition, pause,
-									compat_wait_event("QueueAwait"));
-		check_client();
-	}
-}
-
-/*
  * Wait until a message is finished, at most so many milliseconds; 0 looks
  * once.  Returns what became of it, or NULL.
  *
@@ -364,16 +315,45 @@ Jsonb *
 await_message(const char *name, int64 id, int timeout_ms)
 {
 	MemoryContext context = CurrentMemoryContext;
+	int64		deadline = timeout_ms == AWAIT_FOREVER ? PG_INT64_MAX :
+	clock_monotonic() + (int64) timeout_ms * 1000;
+	ConditionVariable *condition = await_state_condition(id);
+	bool		first = true;
 	bool		has_history;
 	Jsonb	   *result;
+	int64		now;
 
 	if (timeout_ms == 0)
 		return look_for_end(name, id, &has_history);
-	if (SPI_connect_ext(SPI_OPT_NONATOMIC) != SPI_OK_CONNECT)
-		elog(ERROR, "SPI_connect_ext failed");
-	result = wait_for_end(name, id, timeout_ms == AWAIT_FOREVER ?
-						  PG_INT64_MAX : clock_monotonic() +
-						  (int64) timeout_ms * 1000, context);
+	(void) SPI_connect_ext(SPI_OPT_NONATOMIC);
+
+	/* An error cancels that. */
+	ConditionVariablePrepareToSleep(condition);
+	while ((result = look_for_end(name, id, &has_history)) == NULL &&
+		   (now = clock_monotonic()) < deadline)
+	{
+		long		pause = ms_until(deadline, now,
+									 has_history ? PROBE_MS : POLL_MS);
+
+		if (first && !has_history)
+			ereport(NOTICE,
+					(errmsg("queue \"%s\" keeps no history, so outcomes remain unknown",
+							name),
+					 errhint("Say in its metadata for how many seconds to keep them: queue_update('%s', '{\"_keep_finished\": 86400}').",
+							 name)));
+		first = false;
+
+		/* What the probe has used ends with this, above all its locks. */
+		commit_wait();
+		Assert(availability_may_wait());
+		ConditionVariableTimedSleep(condition, pause,
+									compat_wait_event("QueueAwait"));
+		check_client();
+	}
+	ConditionVariableCancelSleep();
+	MemoryContextSwitchTo(context);
+	if (result != NULL)
+		result = DatumGetJsonbPCopy(JsonbPGetDatum(result));
 	SPI_finish();
 	return result;
 }

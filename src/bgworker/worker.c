@@ -117,7 +117,6 @@ static void forget_rates(void);
 static void forget_keys(void);
 static void turn_history(void);
 static TimestampTz next_due(void);
-static void leave_if_database_is_wanted(void);
 static bool has_to_look(void);
 static void look_for_changes(void);
 static bool sleep_until_due(void);
@@ -125,7 +124,6 @@ static void set_next_round(void);
 static void do_tasks(void);
 static void run_worker_round(bool woken);
 static void end_without_extension(void);
-static void finish_work(void);
 
 /* --- The process --- */
 
@@ -383,26 +381,6 @@ next_due(void)
 			   (TimestampTz) pg_atomic_read_u64(&worker.state->ring.due));
 }
 
-/*
- * Without preloading, a session may have no hook that asks the worker to end
- * (module.c).  So the worker finds out itself whether a command waits until the
- * database is not in use.
- */
-static void
-leave_if_database_is_wanted(void)
-{
-	LOCKTAG		tag;
-
-	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, MyDatabaseId, 0);
-	if (session_lock_try(&tag, RowExclusiveLock) != LOCKACQUIRE_NOT_AVAIL)
-		LockRelease(&tag, RowExclusiveLock, true);
-	else
-	{
-		database_vacate(MyDatabaseId);
-		pool_vacate(MyDatabaseId, true);
-	}
-}
-
 /* Returns whether some changes have no session that wakes the worker. */
 static bool
 has_to_look(void)
@@ -414,9 +392,25 @@ has_to_look(void)
 static void
 look_for_changes(void)
 {
+	LOCKTAG		tag;
+
 	counts_take_prepared();
-	if (!shmem_is_preloaded())
-		leave_if_database_is_wanted();
+
+	/*
+	 * Without preloading, a session may have no hook that asks the worker to
+	 * end (module.c).  So we find out ourselves whether a command waits until
+	 * the database is not in use.
+	 */
+	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, MyDatabaseId, 0);
+	if (shmem_is_preloaded())
+		;						/* all sessions have it */
+	else if (session_lock_try(&tag, RowExclusiveLock) != LOCKACQUIRE_NOT_AVAIL)
+		LockRelease(&tag, RowExclusiveLock, true);
+	else
+	{
+		database_vacate(MyDatabaseId);
+		pool_vacate(MyDatabaseId, true);
+	}
 
 	/* A transaction processes invalidation messages. */
 	StartTransactionCommand();
@@ -572,35 +566,12 @@ run_worker_round(bool woken)
 						 compat_wait_event("QueueWorkerNap"));
 }
 
-/*
- * Write the counters, which would be lost with the memory.  If the server
- * stops, its runners end too: give back what they have claimed.
- */
-static void
-finish_work(void)
-{
-	int64		until = clock_monotonic() + LAST_WAIT;
-	bool		wait_for_runners = worker.shutdown_requested;
-
-	/* These steps are not to be canceled, though SIGTERM may come again. */
-	worker.shutdown_requested = false;
-	pqsignal(SIGTERM, PG_SIG_IGN);
-	while (wait_for_runners && jobs_have_gone_runners() &&
-		   clock_monotonic() < until)
-	{
-		(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LAST_NAP,
-						 compat_wait_event("QueueWorkerNap"));
-		while (jobs_attend_runner())
-			;
-	}
-
-	counts_finish();
-}
-
 void
 queue_worker_main(Datum arg)
 {
 	bool		woken = false;
+	bool		wait_for_runners;
+	int64		until;
 
 	if (!become_worker(DatumGetObjectId(arg)))
 		proc_exit(0);
@@ -619,8 +590,29 @@ queue_worker_main(Datum arg)
 		pgstat_report_stat(false);
 	}
 	if (worker.extension_gone)
+	{
 		end_without_extension();
-	else
-		finish_work();
+		proc_exit(0);
+	}
+
+	/* What follows is not to be canceled, though SIGTERM may come again. */
+	wait_for_runners = worker.shutdown_requested;
+	worker.shutdown_requested = false;
+	pqsignal(SIGTERM, PG_SIG_IGN);
+
+	/*
+	 * If the server stops, its runners end too: give back what they have
+	 * claimed.
+	 */
+	until = clock_monotonic() + LAST_WAIT;
+	while (wait_for_runners && jobs_have_gone_runners() &&
+		   clock_monotonic() < until)
+	{
+		(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, LAST_NAP,
+						 compat_wait_event("QueueWorkerNap"));
+		while (jobs_attend_runner())
+			;
+	}
+	counts_finish();
 	proc_exit(0);
 }

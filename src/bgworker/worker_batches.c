@@ -61,7 +61,6 @@ static int64 retry_not_before = 0;
 static bool pass_step(void *arg);
 static bool take_step(TaskStep function, BatchStep *step);
 static void end_step(const BatchStep *step);
-static void retry(void);
 static int64 pass_due(void);
 static void continue_pass(void);
 
@@ -134,27 +133,6 @@ batches_do_urgent(void)
 	}
 }
 
-/* Repeat probes that could not find out, or free all, when it is time. */
-static void
-retry(void)
-{
-	int64		began = clock_monotonic();
-	int64		now = began;
-	BatchStep	step = {0};
-
-	if (now < Max(retry_at, retry_not_before))
-		return;
-	while (!task_must_end() && now < began + SLICE &&
-		   (step.id = batch_state_take_overdue(now, &step.progress,
-											   &retry_at)) != 0)
-	{
-		(void) take_step(batch_end_step, &step);
-		end_step(&step);
-		now = clock_monotonic();
-	}
-	retry_not_before = 2 * now - began;
-}
-
 /* Returns when the pass goes on, or the next one begins; or NEVER. */
 static int64
 pass_due(void)
@@ -223,7 +201,23 @@ batches_are_pending(void)
 void
 batches_round(void)
 {
-	retry();
+	int64		began = clock_monotonic();
+	int64		now = began;
+	BatchStep	step = {0};
+
+	/* Repeat probes that could not find out, or free all, when it is time. */
+	if (now >= Max(retry_at, retry_not_before))
+	{
+		while (!task_must_end() && now < began + SLICE &&
+			   (step.id = batch_state_take_overdue(now, &step.progress,
+												   &retry_at)) != 0)
+		{
+			(void) take_step(batch_end_step, &step);
+			end_step(&step);
+			now = clock_monotonic();
+		}
+		retry_not_before = 2 * now - began;
+	}
 	if (pass_due() <= clock_monotonic())
 		continue_pass();
 }

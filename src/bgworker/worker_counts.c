@@ -21,7 +21,6 @@
  */
 #include "postgres.h"
 
-#include "miscadmin.h"
 #include "utils/timestamp.h"
 
 #include "bgworker/worker_internal.h"
@@ -51,8 +50,6 @@ static int64 next_write = 0;
 /* Messages that have expired unclaimed and were not logged yet */
 static int64 lost = 0;
 static int64 next_lost_log = 0; /* by the monotonic clock */
-
-static int64 next_room_log = 0; /* by the monotonic clock */
 
 static bool counters_step(void *arg);
 static void write_counters(void);
@@ -147,14 +144,15 @@ log_lost_messages(void)
 static void
 log_no_room(void)
 {
+	static int64 next_log = 0;	/* by the monotonic clock */
 	int64		now = clock_monotonic();
 	uint32		nlanes;
 	uint32		npieces;
 	uint32		max_pieces;
 
-	if (now < next_room_log ||
-		!database_take_flag(DATABASE_NO_ROOM))
+	if (now < next_log || !database_take_flag(DATABASE_NO_ROOM))
 		return;
+	next_log = now + ROOM_PAUSE;
 	lanes_count(&nlanes, &npieces, &max_pieces);
 	ereport(LOG,
 			(errmsg("there is no room in shared memory for all active queues, or groups, of this database"),
@@ -162,7 +160,6 @@ log_no_room(void)
 					   shmem_places_used(), setting_max_active_queues,
 					   nlanes, setting_max_active_groups),
 			 errhint("Raise these settings, and restart the server. Without room, claims read whole queues, and queue_ready and the background worker visit all of them.")));
-	next_room_log = now + ROOM_PAUSE;
 }
 
 /* Do the rest, and have the worker wake up when there is more to do. */

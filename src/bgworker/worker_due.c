@@ -107,7 +107,6 @@ static QueueScan scan;
 static int64 scan_not_before = 0;	/* by the monotonic clock */
 
 static bool visit_step(void *arg);
-static void record_visit(DueVisit *visit, bool last);
 static void visit_queue(int32 queue_id);
 static bool list_queues_step(void *arg);
 static bool scan_queues_step(void *arg);
@@ -181,20 +180,6 @@ visit_step(void *arg)
 	return false;
 }
 
-/* Record in the availability map what a step did; the step has committed. */
-static void
-record_visit(DueVisit *visit, bool last)
-{
-	if (!visit->exists)
-	{
-		availability_found_no_queue(&visit->known);
-		expiry_forget(visit->known.queue_id);
-		return;
-	}
-	if (last && visit->phase == DUE_EXPIRED)
-		availability_end_expiry(&visit->known, expiry_end(&visit->expiry));
-}
-
 /* Do all that is due in one queue, unless it is postponed. */
 static void
 visit_queue(int32 queue_id)
@@ -214,7 +199,15 @@ visit_queue(int32 queue_id)
 									   &visit);
 		if (result == TASK_FAILED)
 			return;
-		record_visit(&visit, result == TASK_DONE);
+
+		/* The step has committed, so the availability map may know. */
+		if (!visit.exists)
+		{
+			availability_found_no_queue(&visit.known);
+			expiry_forget(queue_id);
+		}
+		else if (result == TASK_DONE && visit.phase == DUE_EXPIRED)
+			availability_end_expiry(&visit.known, expiry_end(&visit.expiry));
 		if (result == TASK_DONE || task_must_end())
 			break;
 		worker_do_urgent(false);

@@ -62,12 +62,23 @@ struct ExpiryParts
 
 static HTAB *queues = NULL;
 
-static ExpiryParts *get_expiry_parts(int32 queue_id);
-static void add_expiry_part(ExpiryParts *parts, int64 last, TimestampTz next);
+/* Forget the parts of a queue, if there are any. */
+void
+expiry_forget(int32 queue_id)
+{
+	ExpiryParts *parts = queues == NULL ? NULL :
+	hash_search(queues, &queue_id, HASH_FIND, NULL);
 
-/* Returns the entry of a queue; a new one if it had none. */
-static ExpiryParts *
-get_expiry_parts(int32 queue_id)
+	if (parts == NULL)
+		return;
+	if (parts->items != NULL)
+		pfree(parts->items);
+	hash_search(queues, &queue_id, HASH_REMOVE, NULL);
+}
+
+/* Begin a pass over a queue, whose map has that incarnation. */
+void
+expiry_begin(ExpiryPass *pass, int32 queue_id, uint64 incarnation)
 {
 	ExpiryParts *parts;
 	bool		found;
@@ -84,48 +95,6 @@ get_expiry_parts(int32 queue_id)
 		parts->n = parts->max = 0;
 		parts->items = NULL;
 	}
-	return parts;
-}
-
-/* Forget the parts of a queue, if there are any. */
-void
-expiry_forget(int32 queue_id)
-{
-	ExpiryParts *parts = queues == NULL ? NULL :
-	hash_search(queues, &queue_id, HASH_FIND, NULL);
-
-	if (parts == NULL)
-		return;
-	if (parts->items != NULL)
-		pfree(parts->items);
-	hash_search(queues, &queue_id, HASH_REMOVE, NULL);
-}
-
-static void
-add_expiry_part(ExpiryParts *parts, int64 last, TimestampTz next)
-{
-	if (parts->n == parts->max)
-	{
-		int			max = Max(2 * parts->max, PARTS_MIN);
-		Size		size = max * sizeof(ExpiryPart);
-
-		parts->items = parts->items == NULL ?
-			MemoryContextAlloc(TopMemoryContext, size) :
-			repalloc_huge(parts->items, size);
-		parts->max = max;
-	}
-	parts->items[parts->n++] = (ExpiryPart)
-	{
-		.last = last,.next = next
-	};
-}
-
-/* Begin a pass over a queue, whose map has that incarnation. */
-void
-expiry_begin(ExpiryPass *pass, int32 queue_id, uint64 incarnation)
-{
-	ExpiryParts *parts = get_expiry_parts(queue_id);
-
 	pass->began = clock_monotonic();
 	pass->now = GetCurrentTimestamp();
 
@@ -178,11 +147,23 @@ expiry_step(const Queue *queue, ExpiryPass *pass)
 	/* Read what follows the parts. */
 	before = pass->marker;
 	more = !expire_messages(queue, &pass->marker, PG_INT64_MAX, &next);
-	if (pass->marker != before)
+	if (pass->marker == before)
+		return more;
+	if (parts->n == parts->max)
 	{
-		add_expiry_part(parts, pass->marker, next);
-		pass->current = parts->n;
+		int			max = Max(2 * parts->max, PARTS_MIN);
+		Size		size = max * sizeof(ExpiryPart);
+
+		parts->items = parts->items == NULL ?
+			MemoryContextAlloc(TopMemoryContext, size) :
+			repalloc_huge(parts->items, size);
+		parts->max = max;
 	}
+	parts->items[parts->n++] = (ExpiryPart)
+	{
+		.last = pass->marker,.next = next
+	};
+	pass->current = parts->n;
 	return more;
 }
 

@@ -102,7 +102,7 @@ static int64 dispatch_due = PG_INT64_MAX;
 
 static Oid	last_role = InvalidOid; /* for which a runner was started */
 
-/* A pass: a call of call_runners() */
+/* A pass: a call of call_runners_step() */
 static bool counted[RUNNERS_MAX];	/* the entry counts for some queue */
 static int	nwanted;			/* handlers that wanted a runner, so far */
 static int	nchecks;			/* and those that were checked */
@@ -115,15 +115,12 @@ static void read_handlers(void);
 static int	ready_handlers(HandlerSummary **ready);
 static bool wants_runner(const HandlerSummary *handler);
 static void check_handler(HandlerSummary *summary);
-static bool can_run(HandlerSummary *handler);
 static bool find_or_call_runner(Oid role);
 static bool wants_new_runner(HandlerSummary *handler, int *nrunners);
-static void free_unstarted(void);
 static bool make_room(Oid role, int share, bool is_local);
 static bool start_runner(Oid role, bool is_spare, const char *name);
 static bool start_or_make_room(Oid role, const char *name);
 static bool serve_role(Oid role);
-static void call_runners(HandlerSummary **ready, int n);
 static bool call_runners_step(void *arg);
 static bool is_working(const Runner *runner);
 static Runner *take_due_runner(Runner *due);
@@ -275,18 +272,6 @@ check_handler(HandlerSummary *summary)
 		nwanted * CHECK_SHARE;
 }
 
-/* Returns whether a handler can run. */
-static bool
-can_run(HandlerSummary *handler)
-{
-	nwanted++;
-	if (handler->check_at <= clock_monotonic())
-		check_handler(handler);
-	if (handler->problem != 0)
-		recheck_due = Min(recheck_due, handler->check_at);
-	return !handler->paused && handler->problem == 0;
-}
-
 /*
  * Find a runner of the role for a queue that needs one.  It is one that was
  * called or started, is not busy yet, and does not count for another queue in
@@ -334,7 +319,14 @@ wants_new_runner(HandlerSummary *handler, int *nrunners)
 	shmem_lock(&runner_pool->lock, LW_SHARED);
 	result = wants_runner(handler);
 	LWLockRelease(&runner_pool->lock);
-	if (!result || !can_run(handler))
+	if (!result)
+		return false;
+	nwanted++;
+	if (handler->check_at <= clock_monotonic())
+		check_handler(handler);
+	if (handler->problem != 0)
+		recheck_due = Min(recheck_due, handler->check_at);
+	if (handler->paused || handler->problem != 0)
 		return false;
 
 	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
@@ -347,22 +339,6 @@ wants_new_runner(HandlerSummary *handler, int *nrunners)
 }
 
 /* --- Processes --- */
-
-/*
- * Free the entries of processes that have not started.  The worker of their
- * database would do so, but that database may have none any more.
- */
-static void
-free_unstarted(void)
-{
-	int64		now = clock_monotonic();
-
-	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
-	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
-		if (pool_has_not_started(runner) && runner->since + START_TIME <= now)
-			runner->state = RUNNER_NONE;
-	LWLockRelease(&runner_pool->lock);
-}
 
 /*
  * There is no room for a new runner of a role.  Have an idle one of another
@@ -503,15 +479,37 @@ serve_role(Oid role)
 	return result;
 }
 
-/* Call or start runners for these handlers, whose queues may be ready. */
-static void
-call_runners(HandlerSummary **ready, int n)
+/*
+ * Read the handlers again if they have changed, and call or start runners for
+ * the queues that may be ready.
+ */
+static bool
+call_runners_step(void *arg)
 {
+	HandlerSummary **ready;
+	int			n;
 	Oid			next = InvalidOid;	/* role to get a new runner */
 	int			fewest = 0;		/* runners that it has */
 	bool		again = false;	/* at once */
 
-	free_unstarted();
+	if (!jobs_are_current())
+		read_handlers();
+	ready = palloc_extended(nhandlers * sizeof(HandlerSummary *),
+							MCXT_ALLOC_HUGE);
+
+	/* Without handlers, nothing is due any more. */
+	n = nhandlers == 0 ? 0 : ready_handlers(ready);
+
+	/*
+	 * Free the entries of processes that have not started.  The worker of
+	 * their database would do so, but that database may have none any more.
+	 */
+	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
+	for (Runner *runner = runner_pool->runners; runner < POOL_END; runner++)
+		if (pool_has_not_started(runner) &&
+			runner->since + START_TIME <= clock_monotonic())
+			runner->state = RUNNER_NONE;
+	LWLockRelease(&runner_pool->lock);
 	nwanted = nchecks = 0;
 	recheck_due = PG_INT64_MAX;
 	memset(counted, false, sizeof(counted));
@@ -545,24 +543,6 @@ call_runners(HandlerSummary **ready, int n)
 	dispatch_due = again ? 0 :
 		Min(recheck_due, OidIsValid(next) ?
 			clock_monotonic() + ROOM_INTERVAL : PG_INT64_MAX);
-}
-
-/*
- * Read the handlers again if they have changed, and call runners for the
- * queues that may be ready.
- */
-static bool
-call_runners_step(void *arg)
-{
-	HandlerSummary **ready;
-
-	if (!jobs_are_current())
-		read_handlers();
-	ready = palloc_extended(nhandlers * sizeof(HandlerSummary *),
-							MCXT_ALLOC_HUGE);
-
-	/* Without handlers, nothing is due any more. */
-	call_runners(ready, nhandlers == 0 ? 0 : ready_handlers(ready));
 	return false;
 }
 

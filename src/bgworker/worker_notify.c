@@ -23,7 +23,6 @@
 #include "bgworker/worker_internal.h"
 #include "map/availability_visit.h"
 #include "map/shmem_maps.h"
-#include "util/limits.h"
 
 #define NOTIFY_AT_ONCE	1000	/* queues of one transaction */
 
@@ -34,7 +33,6 @@
 static AvailabilityVisit arrivals[NOTIFY_AT_ONCE];
 static int	narrivals;
 
-static void notify_listeners_of(int32 queue_id);
 static bool notify_step(void *arg);
 
 /* Returns whether a flag is up, and notifying is not postponed. */
@@ -53,26 +51,6 @@ notify_is_needed(void)
 }
 
 /*
- * Notify the listeners of a queue, unless it is gone, or paused: then it is
- * visited when it is resumed.
- *
- * A queue whose shard has just left still has its row.  Its listeners claim,
- * and learn where it is.
- */
-static void
-notify_listeners_of(int32 queue_id)
-{
-	char		channel[CHANNEL_LENGTH + 1];
-	QueueSummary queue;
-
-	if (!queue_summary(queue_id, &queue) || queue.paused)
-		return;
-	wakeup_channel_name(queue.project, queue.name, channel);
-	Async_Notify(channel, queue.name);
-	database_count(COUNT_NOTIFICATIONS, 1);
-}
-
-/*
  * Notify the listeners of some queues, once each; *arg says where the next
  * step begins.
  */
@@ -80,13 +58,26 @@ static bool
 notify_step(void *arg)
 {
 	uint32	   *from = arg;
+	char		channel[CHANNEL_LENGTH + 1];
+	QueueSummary queue;
 
 	for (narrivals = 0; narrivals < NOTIFY_AT_ONCE; narrivals++)
 	{
 		if (!availability_next_arrivals(worker.extension, from,
 										&arrivals[narrivals]))
 			break;
-		notify_listeners_of(arrivals[narrivals].queue_id);
+
+		/*
+		 * A queue that is paused is visited when it is resumed.  One whose
+		 * shard has just left still has its row.  Its listeners claim, and
+		 * learn where it is.
+		 */
+		if (!queue_summary(arrivals[narrivals].queue_id, &queue) ||
+			queue.paused)
+			continue;
+		wakeup_channel_name(queue.project, queue.name, channel);
+		Async_Notify(channel, queue.name);
+		database_count(COUNT_NOTIFICATIONS, 1);
 	}
 	return narrivals == NOTIFY_AT_ONCE;
 }

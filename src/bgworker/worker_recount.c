@@ -65,7 +65,6 @@ static bool count_step(void *arg);
 static void count_rows(MessageTable *table, BlockNumber n, Snapshot snapshot,
 					   HTAB *found);
 static void count_message(MessageTable *table, HeapTuple tuple, HTAB *found);
-static void write_step(HTAB *found);
 
 /* --- Rounds --- */
 
@@ -142,6 +141,8 @@ count_step(void *arg)
 	bool		is_last;
 	Snapshot	snapshot;
 	HTAB	   *found;
+	HASH_SEQ_STATUS seq;
+	CountedQueue *queue;
 
 	/*
 	 * The table is locked before the snapshot is taken.  So it is not
@@ -173,7 +174,15 @@ count_step(void *arg)
 		count_rows(&table, to - page, snapshot, found);
 	UnregisterSnapshot(snapshot);
 	message_table_close(&table, false);
-	write_step(found);
+
+	/* Add to the maps what the step has counted. */
+	hash_seq_init(&seq, found);
+	while ((queue = hash_seq_search(&seq)) != NULL)
+	{
+		counts_set_depths(queue->queue_id, queue->depths);
+		if (queue->due != DT_NOEND)
+			availability_tell_due(queue->queue_id, queue->due);
+	}
 	page += DEPTH_STEP_PAGES;
 	if (is_last)
 	{
@@ -231,20 +240,4 @@ count_message(MessageTable *table, HeapTuple tuple, HTAB *found)
 		due = message_due_at(table, tuple);
 	if (depth != DEPTH_READY)
 		queue->due = Min(queue->due, due);
-}
-
-/* Add to the maps what a step has counted. */
-static void
-write_step(HTAB *found)
-{
-	HASH_SEQ_STATUS seq;
-	CountedQueue *queue;
-
-	hash_seq_init(&seq, found);
-	while ((queue = hash_seq_search(&seq)) != NULL)
-	{
-		counts_set_depths(queue->queue_id, queue->depths);
-		if (queue->due != DT_NOEND)
-			availability_tell_due(queue->queue_id, queue->due);
-	}
 }

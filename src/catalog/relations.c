@@ -542,21 +542,6 @@ catalog_has_pages(Oid relid)
 	return result;
 }
 
-/*
- * Lock the table of counters for writing, without waiting.  Returns false if
- * it is locked, or the extension was dropped.
- */
-bool
-catalog_lock_job_counters(void)
-{
-	Oid			relid = look_up_relation(CATALOG_JOB_COUNTER);
-
-	/* DROP EXTENSION may end before the table is locked. */
-	return OidIsValid(relid) &&
-		ConditionalLockRelationOid(relid, RowExclusiveLock) &&
-		look_up_relation(CATALOG_JOB_COUNTER) == relid;
-}
-
 /* --- Segments --- */
 
 Oid

@@ -99,7 +99,6 @@ extern Relation catalog_open(CatalogRelation table, LOCKMODE lockmode,
 extern Relation catalog_open_with_index(CatalogRelation table,
 										LOCKMODE lockmode, Relation *index);
 extern bool catalog_has_pages(Oid relid);
-extern bool catalog_lock_job_counters(void);
 
 /* Segments; see also message_table.h */
 extern Oid	catalog_segment_oid(int segment);

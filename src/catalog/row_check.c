@@ -125,7 +125,6 @@ static const TableRules finished_rules = {
 	}
 };
 
-static const TableRules *table_rules_of(Relation rel);
 static bool value_is_valid(const ColumnCheck *check, Datum value);
 static int	find_malformed_column(Relation rel, HeapTuple tuple);
 
@@ -142,16 +141,6 @@ row_array_is_plain(Datum value)
 	if ((Pointer) array != DatumGetPointer(value))
 		pfree(array);
 	return result;
-}
-
-/* Returns what is checked of the rows of a table; NULL for a segment. */
-static const TableRules *
-table_rules_of(Relation rel)
-{
-	for (int i = 0; i < CATALOG_RELATIONS; i++)
-		if (catalog_oid(i) == RelationGetRelid(rel))
-			return i >= CATALOG_FINISHED_0 ? &finished_rules : &tables[i];
-	return NULL;
 }
 
 /* Returns whether a value that is not null obeys its rule. */
@@ -187,9 +176,12 @@ value_is_valid(const ColumnCheck *check, Datum value)
 static int
 find_malformed_column(Relation rel, HeapTuple tuple)
 {
-	const TableRules *rules = table_rules_of(rel);
+	const TableRules *rules = NULL;
 	int			natts = RelationGetNumberOfAttributes(rel);
 
+	for (int i = 0; i < CATALOG_RELATIONS && rules == NULL; i++)
+		if (catalog_oid(i) == RelationGetRelid(rel))
+			rules = i >= CATALOG_FINISHED_0 ? &finished_rules : &tables[i];
 	if (rules == NULL)
 		return 0;
 

@@ -121,14 +121,11 @@ static int	max_messages(Batch *batch);
 static void claim_jobs(Batch *batch);
 static void release_rest(Batch *batch);
 static void run_batch(Batch *batch);
-static void adapt_batch_size(const Batch *batch);
 static int	claim_ttl(const Run *run, const Handler *handler);
 static void claim_batch(Batch *batch);
 static void put_off_handler(Batch *batch);
 static bool is_wanted_queue(const QueueNames *queues, const char *name);
-static const Handler *find_handler(const HandlerList *handlers,
-								   const char *name);
-static void check_queue_names(Run *run, const QueueNames *queues);
+static void check_queue_names(const QueueNames *queues);
 static void read_wanted_handlers(Run *run, const QueueNames *queues);
 static RunEnd run_until_limit(Run *run, const QueueNames *queues);
 
@@ -175,7 +172,6 @@ claim_jobs(Batch *batch)
 
 	batch_limit_lock_wait(batch, RUNNER_LOCK_TIMEOUT);
 	batch->claimed_at = clock_monotonic();
-	pool_begin_claim();
 	problem = handler_check(handler);
 	if (problem != NULL)
 	{
@@ -287,22 +283,6 @@ run_batch(Batch *batch)
 		ReThrowError(batch->error);
 }
 
-/* Set how many messages are claimed the next time. */
-static void
-adapt_batch_size(const Batch *batch)
-{
-	int64		elapsed = clock_monotonic() - batch->claimed_at;
-	Handler    *handler = batch->handler;
-
-	if (elapsed > BATCH_SLOW)
-		handler->batch_size = Max(handler->batch_size / 2, 1);
-
-	/* A batch that was not full does not tell how long a full one takes. */
-	else if (elapsed < BATCH_QUICK &&
-			 batch->result.n == handler->batch_size)
-		handler->batch_size = Min(handler->batch_size * 2, BATCH_MAX);
-}
-
 /* Returns the time for which messages are claimed, in seconds. */
 static int
 claim_ttl(const Run *run, const Handler *handler)
@@ -409,6 +389,7 @@ execute_queue(Run *run, Handler *handler)
 	do
 	{
 		Batch		batch = {0};
+		int64		elapsed;
 
 		CHECK_FOR_INTERRUPTS();
 		batch.run = run;
@@ -418,7 +399,17 @@ execute_queue(Run *run, Handler *handler)
 		{
 			result = true;
 			run_batch(&batch);
-			adapt_batch_size(&batch);
+
+			/*
+			 * Set how many are claimed the next time.  A batch that was not
+			 * full does not tell how long a full one takes.
+			 */
+			elapsed = clock_monotonic() - batch.claimed_at;
+			if (elapsed > BATCH_SLOW)
+				handler->batch_size = Max(handler->batch_size / 2, 1);
+			else if (elapsed < BATCH_QUICK &&
+					 batch.result.n == handler->batch_size)
+				handler->batch_size = Min(handler->batch_size * 2, BATCH_MAX);
 		}
 		if (batch.stopped != NULL)
 			put_off_handler(&batch);
@@ -446,57 +437,35 @@ is_wanted_queue(const QueueNames *queues, const char *name)
 }
 
 /*
- * Returns the handler of a queue of the session's project, or NULL if it has
- * none.
- */
-static const Handler *
-find_handler(const HandlerList *handlers, const char *name)
-{
-	for (int i = 0; i < handlers->n; i++)
-	{
-		const Handler *handler = &handlers->items[i];
-
-		if (strcmp(handler->queue.name, name) == 0 &&
-			strcmp(handler->queue.project, setting_project) == 0)
-			return handler;
-	}
-	return NULL;
-}
-
-/*
  * Check that each queue that was named has a handler, and that the session's
  * user may act as its role.
  */
 static void
-check_queue_names(Run *run, const QueueNames *queues)
+check_queue_names(const QueueNames *queues)
 {
-	handler_list_read(&run->handlers, InvalidOid);
 	for (int i = 0; i < queues->n; i++)
 	{
 		const char *name = queues->names[i];
-		const Handler *handler = find_handler(&run->handlers, name);
 		Queue		queue;
+		Handler		handler;
 
-		if (handler == NULL && !queue_open(name, QUEUE_DESCRIBE, &queue))
+		if (!queue_open(name, QUEUE_DESCRIBE, &queue))
 			queue_missing_error(name);
-		if (handler == NULL)
+		if (!handler_read(queue.id, &handler))
 			ereport(ERROR,
 					(errcode(ERRCODE_UNDEFINED_OBJECT),
 					 errmsg("queue \"%s\" has no handler", name),
 					 errhint("Bind one with job_handler.")));
-		if (!compat_may_act_as(GetUserId(), handler->row.role))
+		if (!compat_may_act_as(GetUserId(), handler.row.role))
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 					 errmsg("permission denied to run jobs of queue \"%s\"",
 							name),
 					 errdetail("Jobs are run as the role that bound the handler."),
 					 errhint("A superuser can run: GRANT %s TO %s;",
-							 acl_role_identifier(handler->row.role),
+							 acl_role_identifier(handler.row.role),
 							 acl_role_identifier(GetUserId()))));
 	}
-
-	/* run_until_limit() reads those that are to be run. */
-	memset(&run->handlers.version, 0, sizeof(HandlerVersion));
 }
 
 /* Read the handlers again, and keep those that are to be run. */
@@ -565,7 +534,7 @@ execute_in_session(const char **names, int nnames, const RunLimits *limits,
 	Run			run;
 
 	run_init(&run, true);
-	check_queue_names(&run, &queues);
+	check_queue_names(&queues);
 	run.limits = *limits;
 	run.extension = catalog_queue_oid();
 

@@ -10,9 +10,7 @@
 #ifndef QUEUE_HANDLER_H
 #define QUEUE_HANDLER_H
 
-#include "access/transam.h"
 #include "datatype/timestamp.h"
-#include "storage/itemptr.h"
 
 #include "queue/queue_table.h"
 
@@ -32,8 +30,6 @@ typedef struct FoundFunction
 {
 	Oid			oid;
 	Oid			argument_type;
-	TransactionId xmin;			/* these identify the version of its row in */
-	ItemPointerData tid;		/* pg_proc */
 } FoundFunction;
 
 /* How jobs of a queue are run */
@@ -70,6 +66,7 @@ typedef struct Handler
 	QueueSummary queue;			/* that it is of */
 	FoundFunction function;		/* these are valid after handler_check() */
 	FoundFunction teardown;
+	uint64		functions_generation;	/* of handler_check.c then */
 	bool		load_has_ended; /* of the row, by a restore; or it had none */
 	bool		is_stopped;		/* it could not run when that was last tried */
 	int			batch_size;		/* jobs to claim at once; 0 if not known yet */

@@ -11,8 +11,8 @@
  *	  when it is bound and when it runs.
  *
  *	  handler_check() verifies everything that a handler needs, before each
- *	  claim.  Before each job handler_is_same() only compares the versions of
- *	  the functions' rows in pg_proc with those that were verified.
+ *	  claim.  Before each job handler_is_same() only asks whether any function
+ *	  has changed since.
  *
  *	  Nothing is stored of a handler that cannot run.  Its jobs wait, and are
  *	  not counted as failed; it is checked again after a second, and so goes
@@ -42,6 +42,7 @@
 #include "utils/acl.h"
 #include "utils/builtins.h"
 #include "utils/catcache.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/regproc.h"
 #include "utils/syscache.h"
@@ -62,12 +63,15 @@ typedef enum CallPrivilege
 	CALL_NEEDS_EXECUTE			/* on the function */
 } CallPrivilege;
 
+/* Counts the changes of functions; 0 if they are not counted yet */
+static uint64 functions_generation = 0;
+
 static bool is_message_type(Oid type);
 static bool has_right_signature(Form_pg_proc form, bool is_teardown);
 static CallPrivilege call_privilege(Oid function, Oid role);
 static void check_callable(Form_pg_proc form, const char *parameter);
 static HeapTuple find_function(const FunctionName *name);
-static bool is_same_version(const FoundFunction *function);
+static void function_changed(Datum arg, int cacheid, uint32 hashvalue);
 static const char *find_and_check_function(const FunctionName *name,
 										   bool is_teardown, Oid role,
 										   FoundFunction *function);
@@ -272,36 +276,18 @@ find_function(const FunctionName *name)
 	return result;
 }
 
-/*
- * Returns whether the function's row in pg_proc is the version that was
- * found.
- */
-static bool
-is_same_version(const FoundFunction *function)
+/* Callback for an invalidation message of pg_proc */
+static void
+function_changed(Datum arg, int cacheid, uint32 hashvalue)
 {
-	HeapTuple	tuple = SearchSysCache1(PROCOID,
-										ObjectIdGetDatum(function->oid));
-	bool		result;
-
-	if (!HeapTupleIsValid(tuple))
-		return false;
-	result = function->xmin == HeapTupleHeaderGetRawXmin(tuple->t_data) &&
-		ItemPointerEquals(unconstify(ItemPointerData *, &function->tid),
-						  &tuple->t_self);
-	ReleaseSysCache(tuple);
-	return result;
+	functions_generation++;
 }
 
-/*
- * Returns whether the functions are still those that handler_check() has
- * found.
- */
+/* Returns whether no function has changed since handler_check(). */
 bool
 handler_is_same(const Handler *handler)
 {
-	return is_same_version(&handler->function) &&
-		(!handler_has_teardown(handler) ||
-		 is_same_version(&handler->teardown));
+	return handler->functions_generation == functions_generation;
 }
 
 /*
@@ -323,8 +309,6 @@ find_and_check_function(const FunctionName *name, bool is_teardown, Oid role,
 	form = (Form_pg_proc) GETSTRUCT(tuple);
 	function->oid = form->oid;
 	function->argument_type = form->proargtypes.values[0];
-	function->xmin = HeapTupleHeaderGetRawXmin(tuple->t_data);
-	function->tid = tuple->t_self;
 
 	/* It may have been dropped and created again, as another kind. */
 	if (!has_right_signature(form, is_teardown))
@@ -443,6 +427,14 @@ handler_check(Handler *handler)
 	const HandlerRow *row = &handler->row;
 	const char *problem = load_problem(handler);
 
+	if (functions_generation == 0)
+	{
+		CacheRegisterSyscacheCallback(PROCOID, function_changed, (Datum) 0);
+		functions_generation = 1;
+	}
+
+	/* A message that arrives meanwhile causes another check. */
+	handler->functions_generation = functions_generation;
 	if (problem == NULL)
 		problem = role_problem(handler);
 	if (problem == NULL)

@@ -101,10 +101,9 @@ run_handler(Batch *batch)
 	 * before this transaction, which ignored it.  One that came before has
 	 * only set a flag.
 	 */
-	if (pool_was_canceled() ||
-		(pool_has_canceled() &&
-		 cancel_is_pending(batch->handler->row.queue_id,
-						   batch_current_message(batch)->id)))
+	if (pool_has_canceled() &&
+		cancel_is_pending(batch->handler->row.queue_id,
+						  batch_current_message(batch)->id))
 		ereport(ERROR,
 				(errcode(ERRCODE_MESSAGE_CANCELED),
 				 errmsg("message was canceled")));

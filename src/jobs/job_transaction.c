@@ -117,7 +117,6 @@ static Datum form_argument(const FunctionName *name,
 static bool has_used_temporary_schema(void);
 static void finish_deferred(const JobTransaction *transaction);
 static void cancel_statement(void);
-static void job_timeout_start(int seconds);
 
 /* Get ready.  The memory contexts are children of the current one. */
 void
@@ -453,6 +452,7 @@ job_call_function(const JobTransaction *transaction, const Handler *handler,
 	ErrorContextCallback frame = {error_context_stack, add_job_context, &job};
 	int			nest_level = NewGUCNestLevel();
 	const char *search_path = row->search_path;
+	int			limit;
 	Datum		result;
 
 	error_context_stack = &frame;
@@ -466,7 +466,14 @@ job_call_function(const JobTransaction *transaction, const Handler *handler,
 							   *search_path == '\0' ? "" : ", ");
 	if (strcmp(namespace_search_path, search_path) != 0)
 		settings_set("search_path", search_path, false);
-	job_timeout_start(handler_time_limit(handler));
+	if (timeout_id == MAX_TIMEOUTS)
+		timeout_id = RegisterTimeout(USER_TIMEOUT, cancel_statement);
+	has_fired = false;
+	limit = handler_time_limit(handler) * 1000;
+	enable_timeout_every(timeout_id,
+						 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
+													 limit),
+						 CANCEL_INTERVAL);
 	InitFunctionCallInfoData(*fcinfo, is_teardown ? &functions->teardown :
 							 &functions->function, 1, InvalidOid, NULL, NULL);
 	fcinfo->args[0].value = argument;
@@ -505,18 +512,6 @@ cancel_statement(void)
 	InterruptPending = true;
 	QueryCancelPending = true;
 	SetLatch(MyLatch);
-}
-
-static void
-job_timeout_start(int seconds)
-{
-	if (timeout_id == MAX_TIMEOUTS)
-		timeout_id = RegisterTimeout(USER_TIMEOUT, cancel_statement);
-	has_fired = false;
-	enable_timeout_every(timeout_id,
-						 TimestampTzPlusMilliseconds(GetCurrentTimestamp(),
-													 seconds * 1000),
-						 CANCEL_INTERVAL);
 }
 
 /* Stop the timeout.  If it has fired, this raises the error. */

@@ -38,9 +38,17 @@
 #define LOG_MAX				20
 #define LOG_INTERVAL		(10 * USECS_PER_SEC)
 
-static bool run_find_orphan(Run *run);
-static int	event_message(JobLogEvent event, const char *queue_name,
-						  int64 message_id, const char *text);
+/* What is logged, of the queue's name, the error's message and the job's id */
+static const char *const event_formats[] = {
+	[JOB_LOG_ATTEMPT] = "job %3$lld of queue \"%1$s\" failed: %2$s",
+	[JOB_LOG_COMPLETION] = "completion of job %3$lld of queue \"%1$s\" failed: %2$s",
+	[JOB_LOG_RETRY] = "could not give back job %3$lld of queue \"%1$s\": %2$s",
+	[JOB_LOG_BURY] = "job %3$lld of queue \"%1$s\" could not become a dead letter, and will be retried: %2$s",
+	[JOB_LOG_TEARDOWN] = "teardown of job %3$lld of queue \"%1$s\" failed: %2$s",
+	[JOB_LOG_CLAIM] = "could not claim jobs of queue \"%1$s\": %2$s",
+	[JOB_LOG_RELEASE] = "could not release a claim of queue \"%1$s\": %2$s"
+};
+
 
 /* Get ready to run jobs, as the current role. */
 void
@@ -67,26 +75,6 @@ run_is_over(const Run *run)
 {
 	return run->counts.ok + run->counts.failed >= run->limits.max_jobs ||
 		clock_monotonic() >= run->limits.until;
-}
-
-/*
- * Find out whether the extension for which the run works was dropped, and
- * return that.  To be called after an error.
- */
-static bool
-run_find_orphan(Run *run)
-{
-	MemoryContext old = CurrentMemoryContext;
-	bool		begin = !IsTransactionState();
-
-	if (begin)
-		StartTransactionCommand();
-	run->is_orphan = !SearchSysCacheExists1(RELOID,
-											ObjectIdGetDatum(run->extension));
-	if (begin)
-		CommitTransactionCommand();
-	MemoryContextSwitchTo(old);
-	return run->is_orphan;
 }
 
 /*
@@ -159,45 +147,13 @@ batch_limit_lock_wait(const Batch *batch, const char *timeout)
 
 /* --- Logging failures --- */
 
-/* Used within ereport(), like errmsg() */
-static int
-event_message(JobLogEvent event, const char *queue_name, int64 message_id,
-			  const char *text)
-{
-	long long	id = message_id;
-
-	switch (event)
-	{
-		case JOB_LOG_ATTEMPT:
-			return errmsg("job %lld of queue \"%s\" failed: %s",
-						  id, queue_name, text);
-		case JOB_LOG_COMPLETION:
-			return errmsg("completion of job %lld of queue \"%s\" failed: %s",
-						  id, queue_name, text);
-		case JOB_LOG_RETRY:
-			return errmsg("could not give back job %lld of queue \"%s\": %s",
-						  id, queue_name, text);
-		case JOB_LOG_BURY:
-			return errmsg("job %lld of queue \"%s\" could not become a dead letter, and will be retried: %s",
-						  id, queue_name, text);
-		case JOB_LOG_TEARDOWN:
-			return errmsg("teardown of job %lld of queue \"%s\" failed: %s",
-						  id, queue_name, text);
-		case JOB_LOG_CLAIM:
-			return errmsg("could not claim jobs of queue \"%s\": %s",
-						  queue_name, text);
-		case JOB_LOG_RELEASE:
-			return errmsg("could not release a claim of queue \"%s\": %s",
-						  queue_name, text);
-	}
-	return 0;
-}
-
 /* Log a failure of the batch, or of its current job. */
 void
 batch_log(Batch *batch, JobLogEvent event, const ErrorData *error)
 {
 	JobLog	   *log = &batch->run->log;
+	MemoryContext old = CurrentMemoryContext;
+	bool		begin = !IsTransactionState();
 	int64		id = batch->result.n == 0 ? 0 :
 	batch_current_message(batch)->id;
 
@@ -205,7 +161,15 @@ batch_log(Batch *batch, JobLogEvent event, const ErrorData *error)
 	 * When the extension was dropped while jobs ran, nothing is left that
 	 * could be done about the failure.
 	 */
-	if (run_find_orphan(batch->run))
+	if (begin)
+		StartTransactionCommand();
+	batch->run->is_orphan =
+		!SearchSysCacheExists1(RELOID,
+							   ObjectIdGetDatum(batch->run->extension));
+	if (begin)
+		CommitTransactionCommand();
+	MemoryContextSwitchTo(old);
+	if (batch->run->is_orphan)
 		return;
 	if (clock_monotonic() >= log->interval_began + LOG_INTERVAL)
 		job_log_end_interval(log);
@@ -219,8 +183,8 @@ batch_log(Batch *batch, JobLogEvent event, const ErrorData *error)
 	/* errcontext() is two expressions, so it cannot stand behind the colon. */
 	ereport(log->elevel,
 			(errcode(error->sqlerrcode),
-			 event_message(event, batch->handler->queue.name, id,
-						   arg_clip(error->message, LOG_LENGTH)),
+			 errmsg(event_formats[event], batch->handler->queue.name,
+					arg_clip(error->message, LOG_LENGTH), (long long) id),
 			 error->detail ?
 			 errdetail_internal("%s", arg_clip(error->detail, LOG_LENGTH)) : 0,
 			 error->hint ? errhint("%s", arg_clip(error->hint, LOG_LENGTH)) : 0,

@@ -69,7 +69,6 @@ static int64 idle_since;		/* monotonic clock */
 PGDLLEXPORT void queue_runner_main(Datum arg);
 
 static void become_role(Oid role);
-static void connect_to_database(Oid database, Oid role);
 static bool read_handlers_of_role(Oid role);
 static bool has_messages(const Handler *handler);
 static bool run_ready_queues(void);
@@ -115,26 +114,6 @@ become_role(Oid role)
 	ApplySetting(snapshot, InvalidOid, role, rel, PGC_S_USER);
 	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
-}
-
-static void
-connect_to_database(Oid database, Oid role)
-{
-	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
-	SetConfigOption("application_name", "queue runner", PGC_USERSET,
-					PGC_S_SESSION);
-	SetConfigOption("default_transaction_read_only", "off", PGC_USERSET,
-					PGC_S_SESSION);
-	SetConfigOption("default_transaction_isolation", "read committed",
-					PGC_USERSET, PGC_S_SESSION);
-	SetConfigOption("default_transaction_deferrable", "off", PGC_USERSET,
-					PGC_S_SESSION);
-	settings_without_transaction_timeout();
-	database_join();
-	StartTransactionCommand();
-	become_role(role);
-	CommitTransactionCommand();
-	MemoryContextSwitchTo(TopMemoryContext);
 }
 
 /*
@@ -268,7 +247,21 @@ queue_runner_main(Datum arg)
 	 */
 	if (!pool_enter(DatumGetUInt64(arg), &database, &role))
 		proc_exit(0);
-	connect_to_database(database, role);
+	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
+	SetConfigOption("application_name", "queue runner", PGC_USERSET,
+					PGC_S_SESSION);
+	SetConfigOption("default_transaction_read_only", "off", PGC_USERSET,
+					PGC_S_SESSION);
+	SetConfigOption("default_transaction_isolation", "read committed",
+					PGC_USERSET, PGC_S_SESSION);
+	SetConfigOption("default_transaction_deferrable", "off", PGC_USERSET,
+					PGC_S_SESSION);
+	settings_without_transaction_timeout();
+	database_join();
+	StartTransactionCommand();
+	become_role(role);
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(TopMemoryContext);
 	run_init(&run, false);
 
 	idle_since = clock_monotonic();

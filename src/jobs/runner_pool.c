@@ -54,8 +54,8 @@ RunnerPool *runner_pool = NULL;
 /* The entry of this process, or NULL if it has none */
 static Runner *my_runner = NULL;
 
-/* The pool's count when this process last began to claim */
-static uint32 ncancels_seen;
+/* The pool's count when this process last gave up a claim */
+static uint32 ncancels_seen = 0;
 
 static void init_runner_pool(void *area);
 static void leave_at_exit(int code, Datum arg);
@@ -385,14 +385,6 @@ pool_is_surplus(void)
 	return result;
 }
 
-/* To be called before a claim is made; see pool_has_canceled(). */
-void
-pool_begin_claim(void)
-{
-	if (my_runner != NULL)
-		ncancels_seen = pg_atomic_read_u32(&runner_pool->ncancels);
-}
-
 /*
  * Publish a claim.  "is_batch" says whether it has several messages, of which
  * the worker is to give back those that wait for long, and "has_more" whether
@@ -500,16 +492,9 @@ pool_cancel_message(int32 queue_id, int64 id)
 	LWLockRelease(&runner_pool->lock);
 }
 
-/* Returns whether this runner was interrupted because of its message. */
-bool
-pool_was_canceled(void)
-{
-	return my_runner != NULL && my_runner->was_canceled;
-}
-
 /*
  * Returns whether any message was canceled, perhaps one of the claim, since
- * before that was made.
+ * the claim before was given up.
  */
 bool
 pool_has_canceled(void)
@@ -554,5 +539,6 @@ pool_clear_claim(void)
 	shmem_lock(&runner_pool->lock, LW_EXCLUSIVE);
 	my_runner->queue_id = 0;
 	my_runner->message_id = 0;
+	ncancels_seen = pg_atomic_read_u32(&runner_pool->ncancels);
 	LWLockRelease(&runner_pool->lock);
 }

@@ -11,7 +11,6 @@
 #define QUEUE_RUNNER_POOL_H
 
 #include "datatype/timestamp.h"
-#include "miscadmin.h"
 #include "port/atomics.h"
 #include "storage/lwlock.h"
 
@@ -32,8 +31,7 @@ typedef enum RunnerState
  * A runner: a background process, or a session in job_run.
  *
  * The lock of the pool protects all fields.  Without it a runner may read
- * those of its own entry that only it changes, must_leave, has_to_share and
- * was_canceled.
+ * those of its own entry that only it changes, must_leave and has_to_share.
  */
 typedef struct Runner
 {
@@ -141,12 +139,10 @@ extern void pool_leave(void);
 extern void pool_set_state(RunnerState state);
 extern bool pool_must_leave(void);
 extern bool pool_is_surplus(void);
-extern void pool_begin_claim(void);
 extern void pool_set_claim(int32 queue_id, const ClaimId *claim, int ttl,
 						   bool is_batch, bool has_more);
 extern void pool_set_message(int64 id, int seconds);
 extern void pool_set_progress(int64 done, int64 total, const char *note);
-extern bool pool_was_canceled(void);
 extern bool pool_has_canceled(void);
 extern bool pool_end_cancel(void);
 extern void pool_clear_claim(void);

@@ -49,6 +49,7 @@
 #include "access/stratnum.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -132,10 +133,8 @@ counters_flush(uint32 *from, int max, int64 *expired)
 		if (map_database(map) != MyDatabaseId ||
 			map_extension(map) != extension)
 			continue;
-		shmem_lock(&map->lock, LW_EXCLUSIVE);
 		add.extension = extension;
 		add.queue_id = map_queue_id(map);
-		LWLockRelease(&map->lock);
 		if (counters_table_add(&add))
 			*expired += add.n[JOB_EXPIRED];
 	}
@@ -174,8 +173,8 @@ counters_flush_errors(int64 *expired)
 
 /*
  * Read the counters of a queue, with those of the current transaction.  If the
- * error is not valid in the encoding of the database, a question mark replaces
- * each byte that is not ASCII.
+ * error is not valid in the encoding of the database, as after a restore from
+ * another one, a question mark replaces each byte that is not ASCII.
  */
 void
 counters_read(int32 queue_id, CounterRow *row)
@@ -401,9 +400,12 @@ counters_table_add(CounterRow *add)
 
 	/*
 	 * We wait for neither lock.  While we have that of the queue, it is not
-	 * dropped, so that no row of it is left behind.
+	 * dropped, so that no row of it is left behind.  (The worker has locked
+	 * the extension.)
 	 */
-	if (!catalog_lock_job_counters() || !queue_lock_try(add->queue_id))
+	if (!ConditionalLockRelationOid(catalog_oid(CATALOG_JOB_COUNTER),
+									RowExclusiveLock) ||
+		!queue_lock_try(add->queue_id))
 		return false;
 	rel = catalog_open_with_index(CATALOG_JOB_COUNTER, RowExclusiveLock,
 								  &index);
@@ -449,10 +451,6 @@ read_counts_in_place(HeapTuple tuple, void *arg)
 	row->error_at = form->last_error_at;
 	row->error = pnstrdup(VARDATA_ANY(DatumGetPointer(error)),
 						  VARSIZE_ANY_EXHDR(DatumGetPointer(error)));
-
-	/* It is no text in this encoding, as after a restore from another one. */
-	if (!pg_verifymbstr(row->error, strlen(row->error), true))
-		row->error = NULL;
 }
 
 /*

@@ -67,7 +67,6 @@ typedef struct OldestScan
 } OldestScan;
 
 static bool read_known_depths(QueueStatus *list, int n);
-static void find_oldest_messages(QueueStatus *list, int n);
 static TimestampTz oldest_find(OldestScan *scan, int32 queue_id, int64 total);
 static void search_range(OldestScan *scan, int32 queue_id,
 						 const MessageRange *range);
@@ -99,12 +98,29 @@ read_known_depths(QueueStatus *list, int n)
 	return depth_known() == generation;
 }
 
-/* Find the oldest free message of each queue. */
-static void
-find_oldest_messages(QueueStatus *list, int n)
+/*
+ * Returns the depths and the oldest message of these queues, unless *known is
+ * set to false; with "dead" also the depths of their dead letter queues, after
+ * them all, which are zeros for those without one.
+ */
+QueueStatus *
+status_read(const QueueEntry *queues, int n, bool dead, bool *known)
 {
+	int			nlist = dead ? 2 * n : n;
+	QueueStatus *list = palloc_extended(Max(nlist, 1) * sizeof(QueueStatus),
+										MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
 	OldestScan	scan = {.now = GetCurrentTimestamp()};
 
+	for (int i = 0; i < n; i++)
+	{
+		list[i].queue_id = queues[i].id;
+		list[i].oldest_free = DT_NOEND;
+		if (dead)
+			list[n + i].queue_id = queues[i].dead_id;
+	}
+	*known = read_known_depths(list, nlist);
+	if (!*known)
+		return list;
 	segment_push_snapshot();
 	for (int i = 0; i < n; i++)
 		if (list[i].depths[DEPTH_READY] > 0)
@@ -117,30 +133,6 @@ find_oldest_messages(QueueStatus *list, int n)
 		}
 	message_tables_close(&scan.tables, false);
 	PopActiveSnapshot();
-}
-
-/*
- * Returns the depths and the oldest message of these queues, unless *known is
- * set to false; with "dead" also the depths of their dead letter queues, after
- * them all, which are zeros for those without one.
- */
-QueueStatus *
-status_read(const QueueEntry *queues, int n, bool dead, bool *known)
-{
-	int			nlist = dead ? 2 * n : n;
-	QueueStatus *list = palloc_extended(Max(nlist, 1) * sizeof(QueueStatus),
-										MCXT_ALLOC_HUGE | MCXT_ALLOC_ZERO);
-
-	for (int i = 0; i < n; i++)
-	{
-		list[i].queue_id = queues[i].id;
-		list[i].oldest_free = DT_NOEND;
-		if (dead)
-			list[n + i].queue_id = queues[i].dead_id;
-	}
-	*known = read_known_depths(list, nlist);
-	if (*known)
-		find_oldest_messages(list, n);
 	return list;
 }
 

@@ -21,7 +21,6 @@
 #include "util/limits.h"
 #include "util/settings.h"
 
-
 /*
  * Check a value against two bounds.  The name of a setting is NULL if the
  * bound is fixed.  The unit is a symbol with a space before it, or empty.
@@ -133,16 +132,23 @@ arg_check_array(const char *arg, ArrayType *array)
 				 errhint("Pass one array after the other.")));
 }
 
-/* Get the ids in an array, and their number; none may be NULL. */
+/*
+ * Get the elements of an array of ids or of texts, and their number; none may
+ * be NULL.
+ */
 int
-arg_ids(const char *arg, ArrayType *array, Datum **ids)
+arg_elements(const char *arg, ArrayType *array, Datum **elements)
 {
 	bool	   *nulls;
 	int			n;
 
 	arg_check_array(arg, array);
-	deconstruct_array(array, INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
-					  TYPALIGN_DOUBLE, ids, &nulls, &n);
+	if (ARR_ELEMTYPE(array) == INT8OID)
+		deconstruct_array(array, INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
+						  TYPALIGN_DOUBLE, elements, &nulls, &n);
+	else
+		deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, elements,
+						  &nulls, &n);
 	for (int i = 0; i < n; i++)
 		if (nulls[i])
 			ereport(ERROR,

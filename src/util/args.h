@@ -29,7 +29,8 @@ extern int	arg_check_list_limit(int limit);
 
 /* Values */
 extern void arg_check_array(const char *arg, ArrayType *array);
-extern int	arg_ids(const char *arg, ArrayType *array, Datum **ids);
+extern int	arg_elements(const char *arg, ArrayType *array,
+						 Datum **elements);
 extern const char *arg_clip(const char *text, int max);
 
 #endif							/* QUEUE_ARGS_H */

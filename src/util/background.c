@@ -21,7 +21,6 @@
 #include "util/settings.h"
 
 static void override_setting(const char *name, const char *value);
-static void override_settings(void);
 
 /*
  * Describe a process of this library that connects to a database and is not
@@ -55,11 +54,12 @@ override_setting(const char *name, const char *value)
 }
 
 /*
- * Set what a process depends on, and keep for its whole life what the server
- * has for all else that any role may set.
+ * Connect a process that does not run code of users to a database, as the
+ * bootstrap superuser.  We set what it depends on, and keep for its whole life
+ * what the server has for all else that any role may set.
  */
-static void
-override_settings(void)
+void
+background_connect(Oid database, const char *application_name)
 {
 	static const char *const options[][2] = {
 		{"synchronous_commit", "off"},
@@ -77,6 +77,7 @@ override_settings(void)
 	int			n;
 	struct config_generic **settings = compat_settings(&n);
 
+	override_setting("application_name", application_name);
 	for (Size i = 0; i < lengthof(options); i++)
 		override_setting(options[i][0], options[i][1]);
 	settings_without_transaction_timeout();
@@ -96,17 +97,6 @@ override_settings(void)
 		if (value != NULL)
 			override_setting(settings[i]->name, value);
 	}
-}
-
-/*
- * Connect a process that does not run code of users to a database, as the
- * bootstrap superuser.
- */
-void
-background_connect(Oid database, const char *application_name)
-{
-	override_setting("application_name", application_name);
-	override_settings();
 	BackgroundWorkerInitializeConnectionByOid(database, InvalidOid, 0);
 
 	/*
