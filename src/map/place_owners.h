@@ -12,7 +12,8 @@
 
 #include "shmem/shmem_table.h"
 
-extern void owners_init(uint32 max_maps);
+extern Size owners_memory(uint32 max_maps);
+extern void owners_attach(void *memory);
 
 /* Places of queues; the lock of the table of maps is held. */
 extern EntryNumber owner_find(Oid role);

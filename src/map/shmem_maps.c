@@ -90,7 +90,7 @@ typedef enum PlaceChoice
 
 static SharedMaps *shared = NULL;
 
-/* The maps; behind them in memory are their flags */
+/* The maps; behind them in memory are their owners, and their flags */
 static Table maps = {.entry_size = MAXALIGN(sizeof(AvailabilityMap))};
 static pg_atomic_uint32 *flags = NULL;
 
@@ -125,6 +125,8 @@ static void forget_depths(AvailabilityMap *map);
 static void init_map(AvailabilityMap *map, const MapKey *key,
 					 EntryNumber owner);
 
+SharedArea	maps_area = {&shared, 0, LOCK_MAPS, init_maps, attach_maps};
+
 /* --- Setting up --- */
 
 /* Returns how many words the flags of one kind have. */
@@ -153,7 +155,9 @@ attach_maps(void *area)
 	char	   *memory = (char *) area + MAXALIGN(sizeof(SharedMaps));
 
 	table_attach(&maps, memory);
-	flags = (pg_atomic_uint32 *) (memory + table_memory(&maps));
+	memory += table_memory(&maps);
+	owners_attach(memory);
+	flags = (pg_atomic_uint32 *) (memory + owners_memory(maps.size));
 }
 
 /*
@@ -163,10 +167,9 @@ void
 shmem_maps_init(void)
 {
 	maps.size = setting_max_active_queues + RESERVED;
-	owners_init(maps.size);
-	shmem_add_area(&shared, MAXALIGN(sizeof(SharedMaps)) + table_memory(&maps) +
-				   MAP_FLAGS * flag_words() * sizeof(pg_atomic_uint32),
-				   LOCK_MAPS, init_maps, attach_maps);
+	maps_area.size = MAXALIGN(sizeof(SharedMaps)) + table_memory(&maps) +
+		owners_memory(maps.size) +
+		MAP_FLAGS * flag_words() * sizeof(pg_atomic_uint32);
 }
 
 /* Set the function that returns the owner of a queue. */

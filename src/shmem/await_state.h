@@ -12,7 +12,9 @@
 
 #include "storage/condition_variable.h"
 
-extern void await_state_init(void);
+#include "shmem/shmem.h"
+
+extern const SharedArea await_area;
 extern void await_state_register_callbacks(void);
 extern ConditionVariable *await_state_condition(int64 message);
 extern void await_state_finished(int64 message);

@@ -16,6 +16,7 @@
 
 #include "shmem/depth_state.h"
 #include "shmem/segment_state.h"
+#include "shmem/shmem.h"
 
 #define DATABASES_MAX			256
 #define WORKER_ERROR_LENGTH		256
@@ -123,7 +124,7 @@ typedef struct SharedDatabases
 extern SharedDatabases *databases;
 
 /* Set-up */
-extern void database_init(void);
+extern const SharedArea database_area;
 extern void database_register_callbacks(void);
 
 /* Entries of the array */
