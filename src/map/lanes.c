@@ -503,26 +503,6 @@ lanes_list(const AvailabilityMap *map, MessageRange *ranges, int max)
 /* --- Groups with a bound --- */
 
 /*
- * Returns whether this range, which was taken, still comes first: nothing was
- * added to the lane meanwhile that comes before it.
- */
-bool
-lanes_is_first(const AvailabilityMap *map, LaneId lane,
-			   const MessageRange *range)
-{
-	const Lane *entry = lane_find(map, lane);
-
-	if (entry == NULL)
-		return true;
-	for (int p = range->priority; p < QUEUE_PRIORITIES; p++)
-		if (entry->pieces[p].first != 0 &&
-			(p > range->priority ||
-			 lane_first_number(&entry->pieces[p]) < range->first))
-			return false;
-	return true;
-}
-
-/*
  * Messages in this range of a group were delivered, and may be unfinished.
  * Returns false if there is no room for that.
  */
@@ -599,20 +579,6 @@ lanes_make_room(AvailabilityMap *map, LaneId lane,
 }
 
 /*
- * List what was delivered of a group and may be unfinished.  Returns how many
- * ranges there are, or max + 1 if more than max.
- */
-int
-lanes_list_delivered(const AvailabilityMap *map, LaneId lane,
-					 MessageRange *ranges, int max)
-{
-	const Lane *entry = lane_find(map, lane);
-
-	return entry == NULL ? 0 :
-		lane_list_pieces(&entry->delivered, ranges, max);
-}
-
-/*
  * A claim or a probe is done with a lane of which it has taken nothing.  It may
  * have found its group full, or that its rate allows nothing before that time
  * (else 0).  "changes" is what lanes_take() has returned; is_left says that
@@ -651,18 +617,6 @@ lanes_end(AvailabilityMap *map, LaneId lane, uint32 changes, bool is_full,
 }
 
 /* --- Groups with a rate --- */
-
-/*
- * Returns when the first lane that waits gets a turn, or DT_NOEND if none
- * waits.
- */
-TimestampTz
-lanes_next_wake(const AvailabilityMap *map)
-{
-	if (map->waiting_lanes == 0)
-		return DT_NOEND;
-	return lane_at(map->waiting_lanes)->not_before;
-}
 
 /*
  * Give a turn to the lanes whose time has come.  Returns how many these are.
