@@ -66,44 +66,9 @@
  *	                                            the earliest time first
  *	  HAS_TURN  otherwise                       in the ring first_lane
  *
- *	  These are the transitions (lane_transitions).  A lane of which
- *	  not_before is set comes to WAITS where the table says HAS_TURN.
- *
- *	  Event                      From      To              Function
- *	  -------------------------  --------  --------------  -------------------
- *	  something is free in it    NO_ENTRY  HAS_TURN, last  lanes_add
- *	                             FULL      HAS_TURN, last
- *	                             EMPTY     HAS_TURN, last
- *	  its first message does     HAS_TURN  HAS_TURN, 1st   lanes_keep_turn
- *	  not fit into the claim
- *	  a claim gives back         HAS_TURN  HAS_TURN, last  lanes_end_turn
- *	  several lanes
- *	  the map forgets it         any       NO_ENTRY        lanes_forget
- *
- *	  In a queue with a bound or a rate:
- *	  a claim takes a range      HAS_TURN  TAKEN           lanes_take
- *	    takes one more           HAS_TURN  TAKEN           lanes_take_more
- *	    counts                   TAKEN     TAKEN           lanes_set_delivered
- *	    finds the group full,    TAKEN     FULL            lanes_end, then
- *	    and gives all back                                 lanes_give_back
- *	    finds that the rate      TAKEN     WAITS           lanes_end, then
- *	    allows nothing now                                 lanes_give_back
- *	    gives back the rest,     TAKEN     HAS_TURN, last  lanes_give_back
- *	    which may be nothing     TAKEN     EMPTY
- *	                             TAKEN     NO_ENTRY
- *	    unlocks the group        FULL      HAS_TURN, last  lanes_end
- *	  the time has come          WAITS     HAS_TURN, last  lanes_wake
- *	  something was delivered,   NO_ENTRY  EMPTY           lanes_add_delivered
- *	  or may be, by PREPARE      FULL      HAS_TURN, last
- *	  a commit finishes, delays  FULL      HAS_TURN, last  lanes_make_room
- *	  or unlocks something       EMPTY     NO_ENTRY
- *
- *	  In any other queue:
- *	  a claim takes a range      HAS_TURN  HAS_TURN, last  lanes_take
- *	                             HAS_TURN  NO_ENTRY
- *	    takes one more           HAS_TURN  HAS_TURN        lanes_take_more
- *	                             HAS_TURN  NO_ENTRY
- *	    gives back the rest      NO_ENTRY  HAS_TURN, last  lanes_give_back
+ *	  Which event changes the state of a lane, and in which function, is in
+ *	  doc/internals.md, "States of a lane"; lane_transitions has what may follow
+ *	  each state.
  *
  *	  6. Locks.  The lock of the map protects its lanes, their rings and their
  *	  heap.  That of all lanes is taken after it (lanes_table.c).
