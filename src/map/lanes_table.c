@@ -159,8 +159,7 @@ static uint32 *
 used_by_owner(const AvailabilityMap *map, const Pool *pool)
 {
 	Assert(LWLockHeldByMe(&shared->lock));
-	return pool == &shared->lanes ? owner_groups(map->owner) :
-		owner_pieces(map->owner);
+	return owner_places(map->owner, pool == &shared->pieces);
 }
 
 /*

@@ -133,16 +133,12 @@ owner_remove_queue(EntryNumber number)
 	shared->unused = number;
 }
 
-/* Returns how many groups of the owner's queues have a place, to be changed. */
+/*
+ * Returns how many groups of the owner's queues have a place, or how many
+ * pieces of these, to be changed.
+ */
 uint32 *
-owner_groups(EntryNumber owner)
+owner_places(EntryNumber owner, bool of_pieces)
 {
-	return &owner_at(owner)->ngroups;
-}
-
-/* The same for pieces of lanes */
-uint32 *
-owner_pieces(EntryNumber owner)
-{
-	return &owner_at(owner)->npieces;
+	return of_pieces ? &owner_at(owner)->npieces : &owner_at(owner)->ngroups;
 }
