@@ -61,6 +61,12 @@ PG_MODULE_MAGIC;
 
 PGDLLEXPORT void _PG_init(void);
 
+/* All areas of shared memory */
+static const SharedArea *const areas[] = {
+	&database_area, &recount_area, &batch_area, &await_area, &error_area,
+	&prepared_area, &maps_area, &lanes_area, &runner_area, NULL
+};
+
 static ProcessUtility_hook_type previous_hook = NULL;
 
 /*
@@ -109,16 +115,9 @@ _PG_init(void)
 	 */
 	shmem_check_preloaded();
 	settings_define(shmem_is_preloaded());
-	database_init();
-	depth_init();
-	batch_state_init();
-	await_state_init();
-	error_state_init();
-	prepared_init();
 	shmem_maps_init();
 	lanes_init();
-	pool_init();
-	shmem_init();
+	shmem_init(areas);
 
 	catalog_init();
 	shmem_register_owner(queue_owner);

@@ -60,20 +60,16 @@ static uint32 ncancels_seen = 0;
 static void init_runner_pool(void *area);
 static void leave_at_exit(int code, Datum arg);
 
+const SharedArea runner_area = {
+	&runner_pool, sizeof(RunnerPool), LOCK_RUNNERS, init_runner_pool, NULL
+};
+
 /* --- Shared memory --- */
 
 static void
 init_runner_pool(void *area)
 {
 	pg_atomic_init_u32(&((RunnerPool *) area)->ncancels, 0);
-}
-
-/* To be called once, when the library is loaded. */
-void
-pool_init(void)
-{
-	shmem_add_area(&runner_pool, sizeof(RunnerPool), LOCK_RUNNERS,
-				   init_runner_pool, NULL);
 }
 
 /* --- Entries --- */

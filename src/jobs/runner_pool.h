@@ -14,6 +14,7 @@
 #include "port/atomics.h"
 #include "storage/lwlock.h"
 
+#include "shmem/shmem.h"
 #include "storage/claim_id.h"
 #include "util/limits.h"
 
@@ -90,7 +91,7 @@ extern RunnerPool *runner_pool;
 
 #define POOL_END			(runner_pool->runners + RUNNERS_MAX)
 
-extern void pool_init(void);
+extern const SharedArea runner_area;
 
 /* Returns whether the entry is that of a background process. */
 static inline bool

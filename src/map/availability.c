@@ -118,6 +118,7 @@
 #include "catalog/relations.h"
 #include "map/availability.h"
 #include "map/lanes.h"
+#include "map/lanes_table.h"
 #include "map/map_check.h"
 #include "map/shmem_maps.h"
 #include "shmem/database_state.h"
@@ -198,13 +199,13 @@ void
 availability_set_wake_at(AvailabilityMap *map)
 {
 	TimestampTz at = Min(map->expires_at, map->delayed.due);
-	TimestampTz lanes_at = lanes_next_wake(map);
 
 	Assert(map_is_locked(map));
 
-	/* Many lanes may wait: wake them together. */
-	if (lanes_at != DT_NOEND)
-		at = Min(at, (lanes_at / LANES_PAUSE + 1) * LANES_PAUSE);
+	/* Many lanes may wait: wake them together, soon after the first one. */
+	if (map->waiting_lanes != 0)
+		at = Min(at, (lane_at(map->waiting_lanes)->not_before /
+					  LANES_PAUSE + 1) * LANES_PAUSE);
 
 	/* Where there are lanes, what is free at once has no room in them. */
 	for (int i = 0; i < map->ranges.n; i++)

@@ -110,11 +110,17 @@ bool
 availability_is_first(int32 queue_id, LaneId lane, const MessageRange *range)
 {
 	AvailabilityMap *map = find_own_map(queue_id);
-	bool		result;
+	const Lane *entry;
+	bool		result = true;
 
 	if (map == NULL)
 		return true;
-	result = lanes_is_first(map, lane, range);
+	entry = lane_find(map, lane);
+	for (int p = range->priority; entry != NULL && p < QUEUE_PRIORITIES; p++)
+		if (entry->pieces[p].first != 0 &&
+			(p > range->priority ||
+			 lane_first_number(&entry->pieces[p]) < range->first))
+			result = false;
 	LWLockRelease(&map->lock);
 	return result;
 }
@@ -268,12 +274,17 @@ availability_list_delivered(int32 queue_id, LaneId lane, MessageRange *ranges,
 							int max)
 {
 	AvailabilityMap *map = find_own_map(queue_id);
-	int			n;
+	const Lane *entry;
+	int			n = -1;
 
 	if (map == NULL)
 		return -1;
-	n = map->knows_delivered ?
-		lanes_list_delivered(map, lane, ranges, max) : -1;
+	if (map->knows_delivered)
+	{
+		entry = lane_find(map, lane);
+		n = entry == NULL ? 0 :
+			lane_list_pieces(&entry->delivered, ranges, max);
+	}
 	LWLockRelease(&map->lock);
 	return n;
 }

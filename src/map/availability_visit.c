@@ -50,7 +50,6 @@ static AvailabilityMap *waited_for = NULL;
 
 static void fill_visit(AvailabilityVisit *visit, const AvailabilityMap *map);
 static AvailabilityMap *find_visited(const AvailabilityVisit *visit);
-static void examine_again(AvailabilityMap *map);
 static void add_unknown_ranges(AvailabilityMap *map, TimestampTz now);
 
 /* --- Visits --- */
@@ -87,20 +86,16 @@ find_visited(const AvailabilityVisit *visit)
 	return NULL;
 }
 
-/* Make the worker examine the queue once more.  The map is locked. */
-static void
-examine_again(AvailabilityMap *map)
-{
-	map->incarnation = shmem_next_incarnation();
-	pg_atomic_write_u64(&map->first_due, (uint64) DT_NOBEGIN);
-}
-
 /*
  * Have the worker visit the queue, and notify its listeners if something is
  * free, because the queue was resumed, for example.
+ *
+ * With "forget" the map forgets all, and sessions that wait are woken, too: the
+ * queue has come from another server, or gone there, or it is not known what a
+ * transaction has changed in it.
  */
 void
-availability_request_visit(Oid extension, int32 queue_id)
+availability_request_visit(Oid extension, int32 queue_id, bool forget)
 {
 	AvailabilityMap *map = shmem_find_map(extension, queue_id);
 
@@ -110,8 +105,11 @@ availability_request_visit(Oid extension, int32 queue_id)
 		database_map_missing(database_mine(), DT_NOBEGIN);
 		return;
 	}
-	examine_again(map);
-	availability_unlock_and_wake(map, 0);
+	if (forget)
+		availability_reset(map);
+	map->incarnation = shmem_next_incarnation();
+	pg_atomic_write_u64(&map->first_due, (uint64) DT_NOBEGIN);
+	availability_unlock_and_wake(map, forget ? INT_MAX : 0);
 }
 
 /*
@@ -137,14 +135,13 @@ availability_is_due(int32 queue_id, TimestampTz now, bool *is_borrowed)
 		map = shmem_get_map(queue_id);
 	if (map == NULL)
 	{
-		*is_borrowed = true;
 		map = shmem_borrow_map(queue_id);
+		*is_borrowed = map != NULL;
 	}
 
 	/* Sessions wait in those that were borrowed before: look again later. */
 	if (map == NULL)
 	{
-		*is_borrowed = false;
 		database_map_missing(database_mine(), now);
 		return true;
 	}
@@ -376,7 +373,7 @@ availability_end_sweep(int32 queue_id, int64 scanned_to,
 	return true;
 }
 
-/* --- Queues that are dropped, or move between servers --- */
+/* --- Queues that are dropped --- */
 
 /*
  * The queue was dropped, or has moved to another server: other queues get its
@@ -397,27 +394,6 @@ availability_drop_queue(Oid extension, int32 queue_id)
 		ConditionVariableBroadcast(&map->arrival);
 	LWLockRelease(&map->lock);
 	shmem_give_back_map(extension, queue_id);
-}
-
-/*
- * The queue has come from another server, or gone there, or it is not known
- * what a transaction has changed in it: forget all, wake the sessions that
- * wait, and have listeners notified.
- */
-void
-availability_forget_queue(Oid extension, int32 queue_id)
-{
-	AvailabilityMap *map = shmem_find_map(extension, queue_id);
-
-	/* The worker finds it by visiting all queues. */
-	if (map == NULL)
-	{
-		database_map_missing(database_mine(), DT_NOBEGIN);
-		return;
-	}
-	availability_reset(map);
-	examine_again(map);
-	availability_unlock_and_wake(map, INT_MAX);
 }
 
 /* --- Sessions that wait for messages --- */

@@ -28,7 +28,8 @@ typedef struct AvailabilityVisit
 } AvailabilityVisit;
 
 /* Visits */
-extern void availability_request_visit(Oid extension, int32 queue_id);
+extern void availability_request_visit(Oid extension, int32 queue_id,
+									   bool forget);
 extern bool availability_is_due(int32 queue_id, TimestampTz now,
 								bool *is_borrowed);
 extern void availability_begin_visit(int32 queue_id, AvailabilityVisit *visit);
@@ -50,9 +51,8 @@ extern bool availability_end_sweep(int32 queue_id, int64 scanned_to,
 								   const MessageRanges *passed, int nfree,
 								   TimestampTz now);
 
-/* Queues that are dropped, or move between servers */
+/* Queues that are dropped */
 extern void availability_drop_queue(Oid extension, int32 queue_id);
-extern void availability_forget_queue(Oid extension, int32 queue_id);
 
 /* Sessions that wait for messages */
 extern AvailabilityMap *availability_begin_wait(int32 queue_id);

@@ -66,44 +66,9 @@
  *	                                            the earliest time first
  *	  HAS_TURN  otherwise                       in the ring first_lane
  *
- *	  These are the transitions (lane_transitions).  A lane of which
- *	  not_before is set comes to WAITS where the table says HAS_TURN.
- *
- *	  Event                      From      To              Function
- *	  -------------------------  --------  --------------  -------------------
- *	  something is free in it    NO_ENTRY  HAS_TURN, last  lanes_add
- *	                             FULL      HAS_TURN, last
- *	                             EMPTY     HAS_TURN, last
- *	  its first message does     HAS_TURN  HAS_TURN, 1st   lanes_keep_turn
- *	  not fit into the claim
- *	  a claim gives back         HAS_TURN  HAS_TURN, last  lanes_end_turn
- *	  several lanes
- *	  the map forgets it         any       NO_ENTRY        lanes_forget
- *
- *	  In a queue with a bound or a rate:
- *	  a claim takes a range      HAS_TURN  TAKEN           lanes_take
- *	    takes one more           HAS_TURN  TAKEN           lanes_take_more
- *	    counts                   TAKEN     TAKEN           lanes_set_delivered
- *	    finds the group full,    TAKEN     FULL            lanes_end, then
- *	    and gives all back                                 lanes_give_back
- *	    finds that the rate      TAKEN     WAITS           lanes_end, then
- *	    allows nothing now                                 lanes_give_back
- *	    gives back the rest,     TAKEN     HAS_TURN, last  lanes_give_back
- *	    which may be nothing     TAKEN     EMPTY
- *	                             TAKEN     NO_ENTRY
- *	    unlocks the group        FULL      HAS_TURN, last  lanes_end
- *	  the time has come          WAITS     HAS_TURN, last  lanes_wake
- *	  something was delivered,   NO_ENTRY  EMPTY           lanes_add_delivered
- *	  or may be, by PREPARE      FULL      HAS_TURN, last
- *	  a commit finishes, delays  FULL      HAS_TURN, last  lanes_make_room
- *	  or unlocks something       EMPTY     NO_ENTRY
- *
- *	  In any other queue:
- *	  a claim takes a range      HAS_TURN  HAS_TURN, last  lanes_take
- *	                             HAS_TURN  NO_ENTRY
- *	    takes one more           HAS_TURN  HAS_TURN        lanes_take_more
- *	                             HAS_TURN  NO_ENTRY
- *	    gives back the rest      NO_ENTRY  HAS_TURN, last  lanes_give_back
+ *	  Which event changes the state of a lane, and in which function, is in
+ *	  doc/internals.md, "States of a lane"; lane_transitions has what may follow
+ *	  each state.
  *
  *	  6. Locks.  The lock of the map protects its lanes, their rings and their
  *	  heap.  That of all lanes is taken after it (lanes_table.c).
@@ -503,26 +468,6 @@ lanes_list(const AvailabilityMap *map, MessageRange *ranges, int max)
 /* --- Groups with a bound --- */
 
 /*
- * Returns whether this range, which was taken, still comes first: nothing was
- * added to the lane meanwhile that comes before it.
- */
-bool
-lanes_is_first(const AvailabilityMap *map, LaneId lane,
-			   const MessageRange *range)
-{
-	const Lane *entry = lane_find(map, lane);
-
-	if (entry == NULL)
-		return true;
-	for (int p = range->priority; p < QUEUE_PRIORITIES; p++)
-		if (entry->pieces[p].first != 0 &&
-			(p > range->priority ||
-			 lane_first_number(&entry->pieces[p]) < range->first))
-			return false;
-	return true;
-}
-
-/*
  * Messages in this range of a group were delivered, and may be unfinished.
  * Returns false if there is no room for that.
  */
@@ -599,20 +544,6 @@ lanes_make_room(AvailabilityMap *map, LaneId lane,
 }
 
 /*
- * List what was delivered of a group and may be unfinished.  Returns how many
- * ranges there are, or max + 1 if more than max.
- */
-int
-lanes_list_delivered(const AvailabilityMap *map, LaneId lane,
-					 MessageRange *ranges, int max)
-{
-	const Lane *entry = lane_find(map, lane);
-
-	return entry == NULL ? 0 :
-		lane_list_pieces(&entry->delivered, ranges, max);
-}
-
-/*
  * A claim or a probe is done with a lane of which it has taken nothing.  It may
  * have found its group full, or that its rate allows nothing before that time
  * (else 0).  "changes" is what lanes_take() has returned; is_left says that
@@ -651,18 +582,6 @@ lanes_end(AvailabilityMap *map, LaneId lane, uint32 changes, bool is_full,
 }
 
 /* --- Groups with a rate --- */
-
-/*
- * Returns when the first lane that waits gets a turn, or DT_NOEND if none
- * waits.
- */
-TimestampTz
-lanes_next_wake(const AvailabilityMap *map)
-{
-	if (map->waiting_lanes == 0)
-		return DT_NOEND;
-	return lane_at(map->waiting_lanes)->not_before;
-}
 
 /*
  * Give a turn to the lanes whose time has come.  Returns how many these are.

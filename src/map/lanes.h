@@ -33,12 +33,8 @@ extern int	lanes_list(const AvailabilityMap *map, MessageRange *ranges,
 /* Groups with a bound */
 extern bool lanes_add_delivered(AvailabilityMap *map, LaneId lane,
 								const MessageRange *range);
-extern bool lanes_is_first(const AvailabilityMap *map, LaneId lane,
-						   const MessageRange *range);
 extern bool lanes_make_room(AvailabilityMap *map, LaneId lane,
 							const MessageRange *finished);
-extern int	lanes_list_delivered(const AvailabilityMap *map, LaneId lane,
-								 MessageRange *ranges, int max);
 extern bool lanes_set_delivered(AvailabilityMap *map, LaneId lane,
 								const MessageRange *old, int nold,
 								const LaneRange *found, int nfound);
@@ -51,7 +47,6 @@ extern bool lanes_end(AvailabilityMap *map, LaneId lane, uint32 changes,
  */
 #define LANE_WAIT_MAX	(10 * USECS_PER_SEC)
 
-extern TimestampTz lanes_next_wake(const AvailabilityMap *map);
 extern int	lanes_wake(AvailabilityMap *map, TimestampTz now);
 
 #endif							/* QUEUE_LANES_H */

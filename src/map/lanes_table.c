@@ -107,6 +107,8 @@ static void extend_piece(Piece *piece, const MessageRange *range);
 static EntryNumber find_previous_piece(const PieceList *list, int64 first,
 									   bool *exact);
 
+SharedArea	lanes_area = {&shared, 0, LOCK_LANES, NULL, attach_lanes};
+
 /* --- Setting up --- */
 
 static void
@@ -125,10 +127,8 @@ void
 lanes_init(void)
 {
 	lanes.size = setting_max_active_groups;
-	shmem_add_area(&shared,
-				   MAXALIGN(sizeof(SharedLanes)) + table_memory(&lanes) +
-				   PIECES_PER_LANE * lanes.size * sizeof(Piece),
-				   LOCK_LANES, NULL, attach_lanes);
+	lanes_area.size = MAXALIGN(sizeof(SharedLanes)) + table_memory(&lanes) +
+		PIECES_PER_LANE * lanes.size * sizeof(Piece);
 }
 
 /* --- Entries --- */
@@ -159,8 +159,7 @@ static uint32 *
 used_by_owner(const AvailabilityMap *map, const Pool *pool)
 {
 	Assert(LWLockHeldByMe(&shared->lock));
-	return pool == &shared->lanes ? owner_groups(map->owner) :
-		owner_pieces(map->owner);
+	return owner_places(map->owner, pool == &shared->pieces);
 }
 
 /*

@@ -14,6 +14,7 @@
 
 #include "map/availability.h"
 #include "map/message_ranges.h"
+#include "shmem/shmem.h"
 #include "shmem/shmem_table.h"
 
 /* Pieces in the order of their numbers, or of what was delivered */
@@ -61,6 +62,7 @@ typedef struct Lane
 	TimestampTz not_before;		/* its rate allows nothing earlier, or 0 */
 } Lane;
 
+extern SharedArea lanes_area;
 extern void lanes_init(void);
 
 /* Entries */

@@ -43,27 +43,26 @@ typedef struct SharedOwners
 static SharedOwners *shared = NULL;
 static Table owners = {.entry_size = MAXALIGN(sizeof(PlaceOwner))};
 
-static void attach_owners(void *area);
 static PlaceOwner *owner_at(EntryNumber number);
 static uint32 hash_role(Oid role);
 
-static void
-attach_owners(void *area)
-{
-	table_attach(&owners, (char *) area + MAXALIGN(sizeof(SharedOwners)));
-}
-
 /*
- * To be called once, when the library is loaded.  There are at most so many
- * maps, and each may be of another owner.
+ * Returns how much memory is needed for the owners of so many maps at most,
+ * each of which may be of another one.
  */
-void
-owners_init(uint32 max_maps)
+Size
+owners_memory(uint32 max_maps)
 {
 	owners.size = max_maps;
-	shmem_add_area(&shared,
-				   MAXALIGN(sizeof(SharedOwners)) + table_memory(&owners),
-				   LOCK_NONE, NULL, attach_owners);
+	return MAXALIGN(sizeof(SharedOwners)) + table_memory(&owners);
+}
+
+/* Attach to this memory, which was all zero at first. */
+void
+owners_attach(void *memory)
+{
+	shared = memory;
+	table_attach(&owners, (char *) memory + MAXALIGN(sizeof(SharedOwners)));
 }
 
 static PlaceOwner *
@@ -134,16 +133,12 @@ owner_remove_queue(EntryNumber number)
 	shared->unused = number;
 }
 
-/* Returns how many groups of the owner's queues have a place, to be changed. */
+/*
+ * Returns how many groups of the owner's queues have a place, or how many
+ * pieces of these, to be changed.
+ */
 uint32 *
-owner_groups(EntryNumber owner)
+owner_places(EntryNumber owner, bool of_pieces)
 {
-	return &owner_at(owner)->ngroups;
-}
-
-/* The same for pieces of lanes */
-uint32 *
-owner_pieces(EntryNumber owner)
-{
-	return &owner_at(owner)->npieces;
+	return of_pieces ? &owner_at(owner)->npieces : &owner_at(owner)->ngroups;
 }

@@ -12,7 +12,8 @@
 
 #include "shmem/shmem_table.h"
 
-extern void owners_init(uint32 max_maps);
+extern Size owners_memory(uint32 max_maps);
+extern void owners_attach(void *memory);
 
 /* Places of queues; the lock of the table of maps is held. */
 extern EntryNumber owner_find(Oid role);
@@ -21,7 +22,6 @@ extern EntryNumber owner_add_queue(Oid role);
 extern void owner_remove_queue(EntryNumber owner);
 
 /* Places of groups and of their pieces; the lock of all lanes is held. */
-extern uint32 *owner_groups(EntryNumber owner);
-extern uint32 *owner_pieces(EntryNumber owner);
+extern uint32 *owner_places(EntryNumber owner, bool of_pieces);
 
 #endif							/* QUEUE_PLACE_OWNERS_H */

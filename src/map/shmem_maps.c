@@ -80,17 +80,9 @@ typedef struct MapKey
 	int32		queue_id;
 } MapKey;
 
-/* Which places a map may get */
-typedef enum PlaceChoice
-{
-	PLACE_ORDINARY,
-	PLACE_RESERVED				/* one that is reserved for workers, if need
-								 * be */
-} PlaceChoice;
-
 static SharedMaps *shared = NULL;
 
-/* The maps; behind them in memory are their flags */
+/* The maps; behind them in memory are their owners, and their flags */
 static Table maps = {.entry_size = MAXALIGN(sizeof(AvailabilityMap))};
 static pg_atomic_uint32 *flags = NULL;
 
@@ -116,14 +108,16 @@ static bool may_be_pushed(const AvailabilityMap *map);
 static bool is_idle(const AvailabilityMap *map);
 static AvailabilityMap *find_idle_map(EntryNumber owner);
 static bool give_back_idle(EntryNumber owner);
-static AvailabilityMap *find_place(Oid role, PlaceChoice choice);
-static bool make_map(const MapKey *key, PlaceChoice choice);
-static AvailabilityMap *get_map(int32 queue_id, PlaceChoice choice);
+static AvailabilityMap *find_place(Oid role, bool borrow);
+static bool make_map(const MapKey *key, bool borrow);
+static AvailabilityMap *get_map(int32 queue_id, bool borrow);
 static void remove_map(AvailabilityMap *map);
 static void give_back_map(const MapKey *key);
 static void forget_depths(AvailabilityMap *map);
 static void init_map(AvailabilityMap *map, const MapKey *key,
 					 EntryNumber owner);
+
+SharedArea	maps_area = {&shared, 0, LOCK_MAPS, init_maps, attach_maps};
 
 /* --- Setting up --- */
 
@@ -153,7 +147,9 @@ attach_maps(void *area)
 	char	   *memory = (char *) area + MAXALIGN(sizeof(SharedMaps));
 
 	table_attach(&maps, memory);
-	flags = (pg_atomic_uint32 *) (memory + table_memory(&maps));
+	memory += table_memory(&maps);
+	owners_attach(memory);
+	flags = (pg_atomic_uint32 *) (memory + owners_memory(maps.size));
 }
 
 /*
@@ -163,10 +159,9 @@ void
 shmem_maps_init(void)
 {
 	maps.size = setting_max_active_queues + RESERVED;
-	owners_init(maps.size);
-	shmem_add_area(&shared, MAXALIGN(sizeof(SharedMaps)) + table_memory(&maps) +
-				   MAP_FLAGS * flag_words() * sizeof(pg_atomic_uint32),
-				   LOCK_MAPS, init_maps, attach_maps);
+	maps_area.size = MAXALIGN(sizeof(SharedMaps)) + table_memory(&maps) +
+		owners_memory(maps.size) +
+		MAP_FLAGS * flag_words() * sizeof(pg_atomic_uint32);
 }
 
 /* Set the function that returns the owner of a queue. */
@@ -379,15 +374,15 @@ give_back_idle(EntryNumber owner)
 
 /*
  * Returns an unused map, locked, or NULL if there is no room for one more of
- * this owner.
+ * this owner.  With "borrow", it may be one that is reserved for workers.
  */
 static AvailabilityMap *
-find_place(Oid role, PlaceChoice choice)
+find_place(Oid role, bool borrow)
 {
 	EntryNumber owner = owner_find(role);
 	AvailabilityMap *map;
 
-	if (choice == PLACE_ORDINARY)
+	if (!borrow)
 	{
 		/* The owner has its half: only an idle queue of its own makes room. */
 		if (!owner_may_have_queue(owner) && !give_back_idle(owner))
@@ -423,7 +418,7 @@ find_place(Oid role, PlaceChoice choice)
 
 /* Make a map, unless there is one by now.  Returns false if there is no room. */
 static bool
-make_map(const MapKey *key, PlaceChoice choice)
+make_map(const MapKey *key, bool borrow)
 {
 	Oid			role = owner_of_queue(key->queue_id);
 	AvailabilityMap *map = NULL;
@@ -433,7 +428,7 @@ make_map(const MapKey *key, PlaceChoice choice)
 
 	/* Another session may have made it since we have looked it up. */
 	is_there = look_up_map(key, hash_map_key(key)) != 0;
-	if (!is_there && (map = find_place(role, choice)) != NULL)
+	if (!is_there && (map = find_place(role, borrow)) != NULL)
 	{
 		init_map(map, key, owner_add_queue(role));
 		table_add(&maps, map->number, hash_map_key(key));
@@ -456,14 +451,14 @@ make_map(const MapKey *key, PlaceChoice choice)
 }
 
 static AvailabilityMap *
-get_map(int32 queue_id, PlaceChoice choice)
+get_map(int32 queue_id, bool borrow)
 {
 	MapKey		key = {MyDatabaseId, catalog_queue_oid(), queue_id};
 	AvailabilityMap *map;
 
 	/* A new map may be given back before it is found and locked. */
 	while ((map = find_map_by_key(&key)) == NULL)
-		if (!make_map(&key, choice))
+		if (!make_map(&key, borrow))
 			return NULL;
 	return map;
 }
@@ -475,7 +470,7 @@ get_map(int32 queue_id, PlaceChoice choice)
 AvailabilityMap *
 shmem_get_map(int32 queue_id)
 {
-	return get_map(queue_id, PLACE_ORDINARY);
+	return get_map(queue_id, false);
 }
 
 /*
@@ -485,7 +480,7 @@ shmem_get_map(int32 queue_id)
 AvailabilityMap *
 shmem_borrow_map(int32 queue_id)
 {
-	return get_map(queue_id, PLACE_RESERVED);
+	return get_map(queue_id, true);
 }
 
 /* Returns whether there is room for one more map. */

@@ -14,8 +14,10 @@
 
 #include "map/availability.h"
 #include "map/shmem_map_flags.h"
+#include "shmem/shmem.h"
 
 /* Set-up */
+extern SharedArea maps_area;
 extern void shmem_maps_init(void);
 extern void shmem_register_owner(Oid (*function) (int32 queue_id));
 

@@ -49,6 +49,10 @@ static void init_awaits(void *area);
 static int	condition_number(int64 message);
 static void wake_sessions(XactEvent event);
 
+const SharedArea await_area = {
+	&shared, sizeof(SharedAwaits), LOCK_NONE, init_awaits, NULL
+};
+
 XactList	await_callbacks = {.end = wake_sessions};
 
 static void
@@ -58,14 +62,6 @@ init_awaits(void *area)
 
 	for (int i = 0; i < CONDITIONS; i++)
 		ConditionVariableInit(&new->finished[i]);
-}
-
-/* To be called once, when the library is loaded. */
-void
-await_state_init(void)
-{
-	shmem_add_area(&shared, sizeof(SharedAwaits), LOCK_NONE, init_awaits,
-				   NULL);
 }
 
 static int

@@ -12,11 +12,12 @@
 
 #include "storage/condition_variable.h"
 
+#include "shmem/shmem.h"
 #include "util/xact.h"
 
+extern const SharedArea await_area;
 extern XactList await_callbacks;
 
-extern void await_state_init(void);
 extern ConditionVariable *await_state_condition(int64 message);
 extern void await_state_finished(int64 message);
 

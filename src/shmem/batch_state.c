@@ -98,6 +98,10 @@ typedef struct SharedBatches
 
 static SharedBatches *shared = NULL;
 
+const SharedArea batch_area = {
+	&shared, sizeof(SharedBatches), LOCK_BATCHES, NULL, NULL
+};
+
 static bool is_displaced_before(const BatchSlot *slot, const BatchSlot *other);
 static BatchSlot *find_slot(int64 batch, bool make);
 static bool list_batch(DatabaseState *state, BatchSlot *slot);
@@ -105,12 +109,6 @@ static bool needs_probe(int64 batch, int64 first, int64 last);
 
 /* --- Setting up --- */
 
-/* To be called once, when the library is loaded. */
-void
-batch_state_init(void)
-{
-	shmem_add_area(&shared, sizeof(SharedBatches), LOCK_BATCHES, NULL, NULL);
-}
 
 /* Forget all batches of a database. */
 void

@@ -10,6 +10,8 @@
 #ifndef QUEUE_BATCH_STATE_H
 #define QUEUE_BATCH_STATE_H
 
+#include "shmem/shmem.h"
+
 /* As a member's id: above those of all messages */
 #define BATCH_NOT_PROBED	PG_INT64_MAX
 
@@ -33,7 +35,7 @@ typedef struct BatchProgress
 								 * or 0 */
 } BatchProgress;
 
-extern void batch_state_init(void);
+extern const SharedArea batch_area;
 extern void batch_state_clear(Oid database);
 
 /* For sessions, when a transaction has ended */

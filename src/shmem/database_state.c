@@ -70,6 +70,10 @@ static void wake_worker_of(DatabaseState *state, TimestampTz due,
 						   bool arrivals);
 static void database_end(XactEvent event);
 
+const SharedArea database_area = {
+	&databases, sizeof(SharedDatabases), LOCK_DATABASES, init_databases, NULL
+};
+
 /*
  * The list has no records, so the rollback of a subtransaction takes nothing
  * back: at worst the worker looks for something that is not there.
@@ -108,14 +112,6 @@ init_databases(void *area)
 		depth_state_init(&state->depths);
 		segment_state_init(&state->ring);
 	}
-}
-
-/* To be called once, when the library is loaded. */
-void
-database_init(void)
-{
-	shmem_add_area(&databases, sizeof(SharedDatabases), LOCK_DATABASES,
-				   init_databases, NULL);
 }
 
 /* --- Entries of the array --- */

@@ -16,6 +16,7 @@
 
 #include "shmem/depth_state.h"
 #include "shmem/segment_state.h"
+#include "shmem/shmem.h"
 #include "util/xact.h"
 
 #define DATABASES_MAX			256
@@ -121,7 +122,7 @@ typedef struct SharedDatabases
 extern SharedDatabases *databases;
 
 /* Set-up */
-extern void database_init(void);
+extern const SharedArea database_area;
 extern XactList database_callbacks;
 
 /* Entries of the array */

@@ -84,6 +84,10 @@ typedef struct RecountStep
 
 static SharedRecount *shared = NULL;
 
+const SharedArea recount_area = {
+	&shared, sizeof(SharedRecount), LOCK_RECOUNT, NULL, NULL
+};
+
 /* In the worker: the steps of its last recount, and their memory */
 static List *steps = NIL;
 static MemoryContext steps_context = NULL;
@@ -92,12 +96,6 @@ static DepthState *my_depth_state(void);
 
 /* --- Setting up --- */
 
-/* To be called once, when the library is loaded. */
-void
-depth_init(void)
-{
-	shmem_add_area(&shared, sizeof(SharedRecount), LOCK_RECOUNT, NULL, NULL);
-}
 
 /* Initialize the state when shared memory is created. */
 void

@@ -15,6 +15,8 @@
 #include "storage/block.h"
 #include "utils/snapshot.h"
 
+#include "shmem/shmem.h"
+
 /* The depths of a queue: numbers of messages (counts.c) */
 typedef enum QueueDepth
 {
@@ -77,7 +79,7 @@ typedef struct DepthState
 } DepthState;
 
 /* Set-up */
-extern void depth_init(void);
+extern const SharedArea recount_area;
 extern void depth_state_init(DepthState *state);
 extern void depth_state_reset(DepthState *state);
 

@@ -35,14 +35,12 @@ typedef struct SharedErrors
 
 static SharedErrors *shared = NULL;
 
+const SharedArea error_area = {
+	&shared, sizeof(SharedErrors), LOCK_ERRORS, NULL, NULL
+};
+
 static QueueError *find_error(Oid extension, int32 queue_id, bool *found);
 
-/* To be called once, when the library is loaded. */
-void
-error_state_init(void)
-{
-	shmem_add_area(&shared, sizeof(SharedErrors), LOCK_ERRORS, NULL, NULL);
-}
 
 /*
  * Returns the entry of a queue of this database, or if it has none, the oldest

@@ -12,6 +12,8 @@
 
 #include "datatype/timestamp.h"
 
+#include "shmem/shmem.h"
+
 #define QUEUE_ERROR_LENGTH	1000	/* bytes */
 
 typedef struct QueueError
@@ -23,7 +25,7 @@ typedef struct QueueError
 	char		message[QUEUE_ERROR_LENGTH + 1];
 } QueueError;
 
-extern void error_state_init(void);
+extern const SharedArea error_area;
 extern void error_state_set(Oid extension, int32 queue_id, const char *text,
 							TimestampTz error_at);
 extern bool error_state_get(Oid extension, int32 queue_id,

@@ -39,8 +39,6 @@
 #include "shmem/shmem.h"
 #include "util/compat.h"
 
-#define AREAS_MAX		10
-
 /*
  * To be increased when the meaning of something shared changes, and no size
  * does.
@@ -61,15 +59,6 @@ typedef struct Header
 	int			tranches[LOCK_KINDS];
 } Header;
 
-typedef struct Area
-{
-	void	  **pointer;
-	Size		offset;
-	LockKind	lock;
-	void		(*init) (void *area);
-	void		(*attach) (void *area);
-} Area;
-
 static const char *const tranche_names[LOCK_KINDS] = {
 	[LOCK_DATABASES] = "QueueDatabases",
 	[LOCK_MAPS] = "QueueMaps",
@@ -85,9 +74,8 @@ static const char *const tranche_names[LOCK_KINDS] = {
 static Header *header = NULL;
 static bool is_preloaded = false;
 
-static Area areas[AREAS_MAX];
-static int	nareas = 0;
-static Size total = MAXALIGN(sizeof(Header));
+static const SharedArea *const *areas = NULL;	/* NULL is behind the last one */
+static Size total = 0;
 
 static shmem_request_hook_type previous_request = NULL;
 static shmem_startup_hook_type previous_startup = NULL;
@@ -99,71 +87,52 @@ static void request_memory(void);
 static void set_up_memory(void);
 static void find_memory_segment(void);
 
-/*
- * Provide an area for a file, to which *pointer points in each process.  It is
- * all zero at first, but for a lock of that kind at its beginning, unless that
- * is LOCK_NONE.  Then init is called once, and attach in each process, unless
- * they are NULL.  To be called before shmem_init().
- */
-void
-shmem_add_area(void *pointer, Size size, LockKind lock,
-			   void (*init) (void *area), void (*attach) (void *area))
-{
-	/* If _PG_init() has failed, the session loads the library once more. */
-	for (int i = 0; i < nareas; i++)
-		if (areas[i].pointer == pointer)
-			return;
-	if (nareas == AREAS_MAX)
-		elog(ERROR, "shared memory has more areas than %d", AREAS_MAX);
-	areas[nareas++] = (Area)
-	{
-		pointer, total, lock, init, attach
-	};
-	total += MAXALIGN(size);
-}
-
 /* Returns a number that differs if the areas do. */
 static uint32
 memory_layout(void)
 {
 	uint32		result = LAYOUT_VERSION;
 
-	for (int i = 0; i < nareas; i++)
-		result = hash_combine(result, (uint32) areas[i].offset);
-	return hash_combine(result, (uint32) total);
+	for (int i = 0; areas[i] != NULL; i++)
+		result = hash_combine(result, (uint32) areas[i]->size);
+	return result;
 }
 
 static void
 initialize_memory(void *memory)
 {
+	char	   *area = (char *) memory + MAXALIGN(sizeof(Header));
+
 	memset(memory, 0, total);
 	header = memory;
 	header->layout = memory_layout();
 	header->started_at = GetCurrentTimestamp();
 	for (int i = 0; i < LOCK_KINDS; i++)
 		header->tranches[i] = compat_new_tranche(tranche_names[i]);
-	for (int i = 0; i < nareas; i++)
+	for (int i = 0; areas[i] != NULL; i++)
 	{
-		void	   *area = (char *) memory + areas[i].offset;
-
-		if (areas[i].lock != LOCK_NONE)
-			shmem_init_lock(area, areas[i].lock);
-		if (areas[i].init != NULL)
-			areas[i].init(area);
+		if (areas[i]->lock != LOCK_NONE)
+			shmem_init_lock((LWLock *) area, areas[i]->lock);
+		if (areas[i]->init != NULL)
+			areas[i]->init(area);
+		area += MAXALIGN(areas[i]->size);
 	}
 }
 
 static void
 attach_to_memory(void *memory)
 {
+	char	   *area = (char *) memory + MAXALIGN(sizeof(Header));
+
 	header = memory;
 	for (int i = 0; i < LOCK_KINDS; i++)
 		compat_register_tranche(header->tranches[i], tranche_names[i]);
-	for (int i = 0; i < nareas; i++)
+	for (int i = 0; areas[i] != NULL; i++)
 	{
-		*areas[i].pointer = (char *) memory + areas[i].offset;
-		if (areas[i].attach != NULL)
-			areas[i].attach(*areas[i].pointer);
+		*(void **) areas[i]->pointer = area;
+		if (areas[i]->attach != NULL)
+			areas[i]->attach(area);
+		area += MAXALIGN(areas[i]->size);
 	}
 }
 
@@ -252,12 +221,17 @@ shmem_check_preloaded(void)
 }
 
 /*
- * To be called once, when the library is loaded and all areas are known:
- * request shared memory, or attach to it.  Raises an error if there is none.
+ * To be called once, when the library is loaded: request shared memory of
+ * these areas, which end with NULL, or attach to it.  Raises an error if there
+ * is none.
  */
 void
-shmem_init(void)
+shmem_init(const SharedArea *const *list)
 {
+	areas = list;
+	total = MAXALIGN(sizeof(Header));
+	for (int i = 0; areas[i] != NULL; i++)
+		total += MAXALIGN(areas[i]->size);
 	if (!is_preloaded)
 	{
 		find_memory_segment();

@@ -32,11 +32,23 @@ typedef enum LockKind
 	LOCK_NONE = LOCK_KINDS
 } LockKind;
 
+/*
+ * An area of shared memory, to which a pointer of the file that shares it
+ * points in each process.  It is all zero at first, but for the lock at its
+ * beginning.  Then init is called once, and attach in each process, unless
+ * they are NULL.
+ */
+typedef struct SharedArea
+{
+	void	   *pointer;		/* to that pointer */
+	Size		size;
+	LockKind	lock;			/* or LOCK_NONE */
+	void		(*init) (void *area);
+	void		(*attach) (void *area);
+} SharedArea;
+
 extern void shmem_check_preloaded(void);
-extern void shmem_add_area(void *pointer, Size size, LockKind lock,
-						   void (*init) (void *area),
-						   void (*attach) (void *area));
-extern void shmem_init(void);
+extern void shmem_init(const SharedArea *const *list);
 extern bool shmem_is_preloaded(void);
 extern TimestampTz shmem_started_at(void);
 extern void shmem_init_lock(LWLock *lock, LockKind kind);

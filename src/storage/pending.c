@@ -520,13 +520,15 @@ pending_return(const PendingChange *record, bool commit)
 								   range.last - range.first + 1);
 			break;
 		case TARGET_QUEUE:
-			availability_request_visit(record->extension, record->queue_id);
+			availability_request_visit(record->extension, record->queue_id,
+									   false);
 			break;
 		case TARGET_DROP:
 			availability_drop_queue(record->extension, record->queue_id);
 			break;
 		case TARGET_MOVE:
-			availability_forget_queue(record->extension, record->queue_id);
+			availability_request_visit(record->extension, record->queue_id,
+									   true);
 			break;
 	}
 }
@@ -572,7 +574,7 @@ forget_queues(void)
 	queues_start_iterate(queues, &iterator);
 	while ((entry = queues_iterate(queues, &iterator)) != NULL)
 		if (entry->is_forgotten)
-			availability_forget_queue(forgotten, entry->queue_id);
+			availability_request_visit(forgotten, entry->queue_id, true);
 }
 
 /* Returns whether there are records of all that the transaction has changed. */

@@ -76,6 +76,10 @@ typedef struct SharedPrepared
 
 static SharedPrepared *shared = NULL;
 
+const SharedArea prepared_area = {
+	&shared, sizeof(SharedPrepared), LOCK_PREPARED, NULL, NULL
+};
+
 /*
  * In the worker: prepared transactions of the database whose items are not in
  * the list
@@ -95,13 +99,6 @@ static void return_ended(bool drop);
 static bool is_listed(TransactionId xid);
 static void find_unknown(void);
 static bool forget_ended(void);
-
-/* To be called once, when the library is loaded. */
-void
-prepared_init(void)
-{
-	shmem_add_area(&shared, sizeof(SharedPrepared), LOCK_PREPARED, NULL, NULL);
-}
 
 /*
  * Drop the items of transactions that have ended, in whatever database: where

@@ -11,9 +11,10 @@
 #define QUEUE_PREPARED_H
 
 #include "map/lane_id.h"
+#include "shmem/shmem.h"
 #include "storage/counts.h"
 
-extern void prepared_init(void);
+extern const SharedArea prepared_area;
 
 /* At the end of a transaction that is prepared */
 extern void prepared_add(bool all);
