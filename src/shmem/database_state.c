@@ -24,10 +24,10 @@
  *	  a worker is started, or has to read the handlers again.  They record
  *	  that here, and the consequences follow at the end of the transaction,
  *	  before its pending changes are returned to the availability maps
- *	  (pending.c; callbacks run in the order of their registration).  This
- *	  order matters: the return makes the worker visit the queue, and if its
- *	  copy of the handlers did not count as outdated by then, it could leave
- *	  the queue alone as still paused.
+ *	  (pending.c; module.c has the order of the callbacks).  This order matters:
+ *	  the return makes the worker visit the queue, and if its copy of the
+ *	  handlers did not count as outdated by then, it could leave the queue
+ *	  alone as still paused.
  *
  * src/shmem/database_state.c
  *
