@@ -63,8 +63,8 @@
 
 #include "access/stratnum.h"
 #include "access/table.h"
-#include "storage/bufmgr.h"
 #include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
 #include "utils/inval.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -84,7 +84,6 @@
 /* For the worker: bytes in the active segment when last none was free */
 static uint64 written_then[RING_KINDS];
 
-static double relation_size(Relation rel);
 static int	next_free_segment(RingKind kind);
 static void make_segment_active(RingKind kind, int segment, RingState *state);
 static uint64 emptied_count(void);
@@ -151,37 +150,17 @@ segment_switch_begin(RingState *state)
 {
 	for (RingKind kind = 0; kind < RING_KINDS; kind++)
 	{
-		MessageTable table;
+		Datum		active =
+		ObjectIdGetDatum(catalog_segment_oid(catalog_active_table(kind)));
 		uint64		size;
 		uint64		written = 0;
 
-		message_table_open(&table, catalog_active_table(kind),
-						   AccessShareLock);
-
 		/* Half of each page is free; see segment_is_full(). */
-		size = (uint64) relation_size(table.heap) / 2;
-		message_table_close(&table, false);
+		size = DatumGetInt64(DirectFunctionCall1(pg_table_size, active)) / 2;
 
 		/* Not if sessions, or an earlier worker, have counted already. */
 		pg_atomic_compare_exchange_u64(&state->written[kind], &written, size);
 	}
-}
-
-/* The bytes of a table and its TOAST table, without indexes. */
-static double
-relation_size(Relation rel)
-{
-	double		size = (double) RelationGetNumberOfBlocks(rel) * BLCKSZ;
-
-	if (OidIsValid(rel->rd_rel->reltoastrelid))
-	{
-		Relation	toast = table_open(rel->rd_rel->reltoastrelid,
-									   AccessShareLock);
-
-		size += (double) RelationGetNumberOfBlocks(toast) * BLCKSZ;
-		table_close(toast, AccessShareLock);
-	}
-	return size;
 }
 
 /* Returns the next empty segment after the active one, or NO_SEGMENT. */
