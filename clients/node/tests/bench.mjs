@@ -194,7 +194,7 @@ async function idle (seconds) {
   }
   await sleep(12000) // connections that are not needed are closed after 10 s
   const sessions = async () => (await db.query(
-    "SELECT pid FROM pg_stat_activity WHERE application_name = 'idle'")).rows.map(row => row.pid)
+    "SELECT pid FROM pg_stat_activity WHERE application_name = 'idle' ORDER BY pid")).rows.map(row => row.pid)
   const pids = await sessions()
   const total = () => pids.reduce((sum, pid) => sum + cpuOf(pid), 0)
   const server = total()

@@ -50,8 +50,8 @@ def bare(done, concurrency):
 
 @asynccontextmanager
 async def working(name, queues, concurrency, done):
-    """A worker, whose connections have the application_name bench"""
-    queue = Queue("application_name=bench")
+    """A worker, whose connections have its name as their application_name"""
+    queue = Queue(f"application_name={name}")
 
     def work(job):
         done(job.body)
@@ -112,9 +112,9 @@ async def latency(name, pushes):
     print(*(f"{times[-int(-p * pushes // 1) - 1]:.2f}" for p in (0.5, 0.99)))
 
 
-def sessions():
+def sessions(name):
     return [pid for pid, in db.execute("SELECT pid FROM pg_stat_activity WHERE"
-                                       " application_name = 'bench' ORDER BY pid")]
+                                       " application_name = %s ORDER BY pid", (name,))]
 
 
 def cpu_of(pid):
@@ -130,11 +130,11 @@ async def idle(name, seconds):
         db.execute("SELECT queue_create(%s)", (each,))
     async with working(name, queues, 1, None):
         await asyncio.sleep(35)     # it closes connections that are not needed after 30 s
-        pids = sessions()
+        pids = sessions(name)
         before, server = time.process_time(), sum(map(cpu_of, pids))
         await asyncio.sleep(seconds)
         own, server = time.process_time() - before, sum(map(cpu_of, pids)) - server
-        assert sessions() == pids, "its connections have changed"
+        assert sessions(name) == pids, "its connections have changed"
     print(f"{own / seconds * 100:.2f} {server / seconds * 100:.2f} {len(pids)}")
 
 
