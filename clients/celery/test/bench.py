@@ -2,9 +2,14 @@
 """Tasks per second through Celery, over this transport and over Redis, in turn.
 
     bench.py queue+postgresql://… redis://… [ROUNDS [TASKS]]
+    bench.py queue+postgresql://… POOL CONCURRENCY TASKS
 
 Each round publishes TASKS tasks that do nothing, then starts a worker with 1 process,
 and again with 4, and takes the rate from the 10th part of the tasks on to the last one.
+
+The second form, for test/bench/workers, prints the rate of one worker with this pool of
+Celery, as fast as it is without losing a task when it is killed: tasks are acknowledged
+when they have ended, many are fetched ahead, and there are no events.
 """
 import os
 import statistics
@@ -19,6 +24,8 @@ import kombu_queue  # noqa: F401
 
 app = Celery('bench', broker=os.environ.get('BROKER'))
 app.conf.task_ignore_result = True
+if 'LATE' in os.environ:
+    app.conf.update(task_acks_late=True, worker_prefetch_multiplier=50)
 
 
 @app.task
@@ -28,10 +35,10 @@ def nothing(n):
             file.write(f'{time.time()}\n')
 
 
-def run(broker, processes, tasks):
+def run(broker, processes, tasks, *options):
     """Return the rates of publishing and of working."""
     with tempfile.NamedTemporaryFile('r') as times:
-        env = dict(os.environ, BROKER=broker, TIMES=times.name)
+        env = dict(os.environ, BROKER=broker, TIMES=times.name, PGOPTIONS='')
         sender = Celery(broker=broker)
         sender.conf.task_ignore_result = True
         signature = sender.signature('bench.nothing')
@@ -44,9 +51,11 @@ def run(broker, processes, tasks):
         published = tasks / (time.time() - begin)
         worker = subprocess.Popen(
             [sys.executable, '-W', 'ignore', '-m', 'celery', '-A', 'bench', 'worker',
-             '-c', str(processes), '-l', 'ERROR'],
+             '-c', str(processes), '-l', 'ERROR', *options],
             env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while len(lines := open(times.name).read().split()) < 2:
+            if worker.poll() is not None:
+                sys.exit('the worker has ended')
             time.sleep(0.1)
         worker.terminate()
         worker.wait()
@@ -54,7 +63,24 @@ def run(broker, processes, tasks):
         return published, (tasks - 1 - mark) / (last - first)
 
 
-if __name__ == '__main__':
+def durable(broker, pool, concurrency, tasks):
+    """Print the rate of working.  All tasks must have been done at the end."""
+    with Celery(broker=broker).connection() as connection:
+        queue = connection.SimpleQueue('celery')
+        queue.clear()
+        os.environ['LATE'] = '1'
+        os.environ['PGOPTIONS'] = '-c synchronous_commit=off'      # to publish sooner
+        rate = run(broker, concurrency, int(tasks), '-P', pool, '--without-gossip',
+                   '--without-mingle', '--without-heartbeat')[1]
+        left = queue.qsize()
+    if left:
+        sys.exit(f'{left} tasks are left')
+    print(round(rate))
+
+
+if __name__ == '__main__' and len(sys.argv) == 5 and not sys.argv[2].startswith('redis'):
+    durable(*sys.argv[1:])
+elif __name__ == '__main__':
     brokers = sys.argv[1:3]
     rounds, tasks = map(int, (sys.argv[3:] + ['5', '3000'][len(sys.argv[3:]):]))
     rates = {}

@@ -105,8 +105,11 @@ export class Work {
   /** How many it may claim; with freed, as if so many of those that run had ended */
   private room (freed = 0): number {
     if (this.stopping) return 0
-    const room = this.concurrency + this.ahead + freed - this.running - this.waiting.length - this.claiming
-    return Math.max(Math.min(room, this.host.limit), 0)
+    const most = this.concurrency + this.ahead
+    const held = this.running + this.waiting.length + this.claiming - freed
+    // What a claim of few costs is that of many: while enough can run, it waits for room.
+    if (held >= this.concurrency && held > most / 2) return 0
+    return Math.max(Math.min(most - held, this.host.limit), 0)
   }
 
   private async fetch (): Promise<void> {
@@ -211,7 +214,7 @@ export class Work {
     this.learn(task.lease, performance.now() - start)
     this.end(task, outcome)
     this.pump()
-    void this.fetch()
+    if (task.lease.tasks.size > 0) void this.fetch() // else the step of its claim does that
   }
 
   /** Runs the handler until it ends or is aborted. */
@@ -317,6 +320,7 @@ export class Work {
       } catch (error) {
         lease.outcomes.unshift(...outcomes)
         this.host.emit('trouble', error, `cannot complete messages of ${this.q}`)
+        void this.fetch()
         await new Promise(resolve => setTimeout(resolve, backoff.next()))
         if (performance.now() - lease.renewed > this.host.ttl * 1000) this.lose(lease)
       }
