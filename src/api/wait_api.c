@@ -308,8 +308,8 @@ sql_queue_ready_in_projects(PG_FUNCTION_ARGS)
 /*
  * queue_is_empty(q text) returns boolean
  *
- * Whether a claim of queue q would find nothing now.  With shared memory its
- * cost does not depend on the number of messages.
+ * Whether a claim of queue q would find nothing now.  With an availability
+ * map its cost does not depend on the number of messages.
  *
  * Result: true also for an unknown queue, and for one that is paused.
  * Errors: 22004 and 22023 name, 42501 no right to claim.

@@ -29,10 +29,10 @@
  *	  the group is handed out for an interval, without need.
  *
  *	  A row whose next_at is further behind than CATCH_UP has the same effect
- *	  as a missing one, and is removed: by the worker, once a minute; without
- *	  shared memory, by sessions that insert one.  The rows of a queue are
- *	  removed when it is dropped, and move and are dumped with it: a row has
- *	  the queue's id, and its lane, which depends on the queue alone (lane.c).
+ *	  as a missing one, and is removed by the worker, once a minute.  The rows
+ *	  of a queue are removed when it is dropped, and move and are dumped with
+ *	  it: a row has the queue's id, and its lane, which depends on the queue
+ *	  alone (lane.c).
  *
  * src/claim/group_rate.c
  *

@@ -16,8 +16,8 @@
  *	  Processes keep handlers in memory.  The queue's invalidation message
  *	  reports each change except that of next_at.  But it is sent after the
  *	  commit has woken the worker, which must not act on what it read before
- *	  and go back to sleep.  So with shared memory the transaction also
- *	  increases a counter before it wakes the worker.
+ *	  and go back to sleep.  So the transaction also increases a counter in
+ *	  shared memory before it wakes the worker.
  *
  * src/jobs/handler.c
  *

@@ -18,6 +18,21 @@
  *	  until the worker has released the claim.  A crash of the server loses the
  *	  pool; then the claims run out.
  *
+ *	  event (RunnerState)						from			to
+ *	  ---------------------------------------------------------------------
+ *	  the worker registers a process			NONE			STARTING
+ *	  it does not start in time, or cannot		STARTING		NONE
+ *	  a session is in job_run					NONE			BUSY
+ *	  a queue of the role is ready				STARTING, IDLE,
+ *												CALLED			BUSY
+ *	  no queue is ready							STARTING, BUSY,
+ *												CALLED			IDLE
+ *	  the worker calls it						IDLE			CALLED
+ *	  the process or the call ends				any				NONE
+ *	  the same, and it has a claim				BUSY			GONE
+ *	  the worker has given that claim back, or	GONE			NONE
+ *	  the database is to be dropped
+ *
  *	  Locking: one lock protects the array.  A latch is set under it, but the
  *	  process may have ended since; then another process wakes up needlessly.
  *

@@ -573,7 +573,11 @@ lanes_end(AvailabilityMap *map, LaneId lane, uint32 changes, bool is_full,
 	if (not_before != 0 && entry->state != LANE_WAITS)
 		entry->not_before = not_before;
 
-	/* While it is taken, its range comes back: nothing of it was used. */
+	/*
+	 * While it is taken, its range comes back: nothing of it was used.  If
+	 * nothing has changed, another claim would find no more than this one.
+	 * Claims that find nothing would wake each other for ever.
+	 */
 	result = (changed || is_left) &&
 		(entry->state == LANE_TAKEN || has_pieces(entry)) &&
 		state_with_pieces(entry) == LANE_HAS_TURN;

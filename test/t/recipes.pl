@@ -1,4 +1,4 @@
-# The recipes of doc/internals.md.  The one for an SQL function is applied to a
+# The recipes of doc/contributing.md.  The one for an SQL function is applied to a
 # copy of the source, with the SQL and the commands that it has: roles may call
 # the function, and PUBLIC may not, on a server and through a router; the copy
 # keeps to its layers, and scripts of released versions are as they were.
@@ -35,7 +35,7 @@ foreach my $program ('make', $ENV{CC} || 'cc', 'tar')
 # --- What the recipes name ---
 
 my ($recipes) =
-  slurp_file("$top/doc/internals.md") =~ /^## Recipes\n(.*?)^## /ms
+  slurp_file("$top/doc/contributing.md") =~ /^## Recipes\n(.*?)^## /ms
   or die 'no recipes';
 
 my ($source, %files) = ('');
