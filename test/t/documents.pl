@@ -1,4 +1,4 @@
-# What the documents show works as it stands.  README.md and doc/*.md are read
+# What the documents show works as it stands.  README.md, doc/*.md and doc/howto/*.md are read
 # in the order of @documents, from top to bottom, in one database.  Every block
 # in SQL, shell and Python has a comment before it:
 #
@@ -7,8 +7,9 @@
 #	<!-- output -->					what psql prints for the block before
 #	<!-- test: languages -->		it is a program that languages.pl runs
 #	<!-- test: test-databases -->	languages.pl runs it in template1
+#	<!-- test: NAME, once -->		a program that does something, and ends
 #
-# Programs are workers that run until they are stopped.  A line of their own
+# Other programs are workers that run until they are stopped.  A line of their own
 # says how long they wait when nothing wakes them; only that is changed here.  It
 # becomes much longer than the test may take, so that they have to be woken.
 #
@@ -33,12 +34,15 @@ my $top = abs_path(dirname(__FILE__) . '/../..');
 my @documents = ('README.md',
 	map { "doc/$_.md" }
 	  qw(workers languages jobs groups batches reference operations scaling guarantees migrating benchmarks
-	  internals contributing));
+	  internals contributing troubleshooting));
 
 # The role that the README creates, with the privileges that it grants
 my $role = 'app';
 
-is( join(' ', sort map { s/^\Q$top\E\///r } glob "$top/doc/*.md"),
+# One task each.  They are read in the order of their names.
+push @documents, map { s/^\Q$top\E\///r } glob "$top/doc/howto/*.md";
+
+is( join(' ', sort map { s/^\Q$top\E\///r } glob "$top/doc/*.md $top/doc/howto/*.md"),
 	join(' ', sort grep { /^doc/ } @documents),
 	'all documents are read');
 
@@ -89,7 +93,7 @@ read_document($_) foreach grep { -e "$top/$_" } @documents,
 
 my @unmarked = map { $_->{where} } grep {
 	$_->{lang} =~ /^(?:sql|sh|python|javascript|java|ruby|go|php|perl)$/
-	  && $_->{mark} !~ /^test: [\w-]+(?:, superuser)?$/
+	  && $_->{mark} !~ /^test: [\w-]+(?:, (?:superuser|once))?$/
 } @blocks;
 is("@unmarked", '', 'every block of code is marked to be tested');
 
@@ -271,6 +275,40 @@ sub run_worker
 	return;
 }
 
+# A program that ends: with the libraries of clients/.  Returns what it prints;
+# undef if what it needs is not installed.
+my %once = (
+	'python' => {
+		program => 'python3',
+		needs   => [ '-c', 'import psycopg' ],
+		library => { PYTHONPATH => "$top/clients/python" } },
+	'celery' => {
+		program => 'python3',
+		needs   => [ '-c', 'import celery, psycopg2' ],
+		library => { PYTHONPATH => "$top/clients/celery" } },
+	'ruby' => {
+		program => 'ruby',
+		needs   => [ '-e', 'require "active_job"; require "pg"' ],
+		library => { RUBYLIB => "$top/clients/activejob/lib" } });
+
+sub run_once
+{
+	my ($block) = @_;
+	my $once    = $once{ $block->{text} =~ /celery/ ? 'celery' : $block->{lang} };
+	my $program = first_that([ $once->{program} ], @{ $once->{needs} }) or return;
+	my $library = $once->{library};
+	my ($out, $err);
+
+	append_to_file("$dir/$block->{name}", $block->{text});
+	local @ENV{ keys %$library } = values %$library;
+	local $ENV{PGUSER} = $role;
+	ok(run_in_dir([ $program, "$dir/$block->{name}" ], \$out, \$err),
+		"$block->{where}: $block->{name} runs");
+	is(ClusterTest::without_creation($err), '',
+		"$block->{where}: $block->{name} has no complaint");
+	return $out;
+}
+
 # What the blocks leave behind: a query and its answer
 my %after = (
 	'install' => [
@@ -323,7 +361,7 @@ my %after = (
 			END LOOP;
 		END$$; SELECT words FROM search_index}, '4' ],
 	'handlers' => [ q{SELECT count(*) FROM queue_data.queue_handlers}, '1' ],
-	'slots' => [ q{SELECT count(*) FROM queue_data.queue_handlers}, '1' ],
+	'slots' => [ q{SELECT count(*) FROM queue_data.queue_handlers}, '2' ],
 	'topics-bind' => [ q{SELECT count(*) FROM topic_list()}, '3' ],
 	'topics-publish' => [ q{SELECT total FROM queue_stats('audit')}, '0' ],
 	'batches-import' => [ q{SELECT delayed FROM queue_stats('report')}, '1' ],
@@ -395,6 +433,18 @@ my %after = (
 	'archive' => [
 		q{SELECT body, (SELECT total FROM queue_stats('letters')) FROM archive},
 		'{"to": "ann"}|0' ],
+	'wrong-claim'      => [ q{SELECT 1}, '1' ],
+	'wrong-twice'      => [ q{SELECT 1}, '1' ],
+	'wrong-grows'      => [ q{SELECT 1}, '1' ],
+	'wrong-tables'     => [ q{SELECT 1}, '1' ],
+	'wrong-slow'       => [ q{SELECT 1}, '1' ],
+	'wrong-permission' => [ q{SELECT 1}, '1' ],
+	'wrong-function'   => [ q{SELECT 1}, '1' ],
+	'wrong-handler'    => [ q{SELECT 1}, '1' ],
+	'wrong-restore'    => [ q{SELECT 1}, '1' ],
+	'wrong-version'    => [ q{SELECT 1}, '1' ],
+	'wrong-worker'     => [ q{SELECT 1}, '1' ],
+	'wrong-wake'       => [ q{SELECT 1}, '1' ],
 	'queue_pgmq' => [
 		q{SELECT count(*) FROM pg_extension WHERE extname = 'queue_pgmq'}, '1' ],
 	'pgmq' => [
@@ -426,13 +476,24 @@ foreach my $block (@blocks)
 		is(trim($output), trim($block->{text}), "$where: psql prints this");
 		next;
 	}
-	my ($name, $superuser) = $block->{mark} =~ /^test: ([\w-]+)(, superuser)?$/
+	my ($name, $how) = $block->{mark} =~ /^test: ([\w-]+)(?:, (superuser|once))?$/
 	  or next;
+	my $superuser = ($how // '') eq 'superuser';
 	next if $name eq 'languages' || $name eq 'test-databases';
 	$block->{name} = $name;
   SKIP:
 	{
-		if ($block->{lang} eq 'python')
+		if (($how // '') eq 'once')
+		{
+			query(delete $before{$name}) if $before{$name};
+			my $expected = delete $after{$name};
+			$output = run_once($block);
+			skip "what $name needs is not installed", 1 unless defined $output;
+			is( $expected && query($expected->[0]),
+				$expected && $expected->[1],
+				"$where: $name did what it says");
+		}
+		elsif ($block->{lang} eq 'python')
 		{
 			skip 'no python3 with psycopg or psycopg2 (apt install python3-psycopg2)', 1
 			  unless @python;
