@@ -91,6 +91,14 @@ sub read_document
 read_document($_) foreach grep { -e "$top/$_" } @documents,
   'doc/monitoring/README.md', 'packaging/image/README.md', 'CHANGELOG.md';
 
+# Those of the clients have tests of their own for their code.
+{
+	my @of_others = splice @blocks;
+
+	read_document(s/^\Q$top\E\///r) foreach glob "$top/clients/README.md $top/clients/*/*.md";
+	@blocks = @of_others;
+}
+
 my @unmarked = map { $_->{where} } grep {
 	$_->{lang} =~ /^(?:sql|sh|python|javascript|java|ruby|go|php|perl)$/
 	  && $_->{mark} !~ /^test: [\w-]+(?:, (?:superuser|once))?$/
@@ -445,6 +453,34 @@ my %after = (
 	'wrong-version'    => [ q{SELECT 1}, '1' ],
 	'wrong-worker'     => [ q{SELECT 1}, '1' ],
 	'wrong-wake'       => [ q{SELECT 1}, '1' ],
+	'howto-unique' => [ q{SELECT free FROM queue_stats('reports') WHERE free = 1}, '1' ],
+	'howto-unique-replace' => [
+		q{SELECT free, delayed FROM queue_stats('reports')}, '1|1' ],
+	'howto-successor' => [ q{SELECT delayed FROM queue_stats('poll')}, '1' ],
+	'howto-progress-list'  => [ q{SELECT 1}, '1' ],
+	'howto-progress-table' => [ q{SELECT done, total FROM progress}, '3|10' ],
+	'howto-long' => [ q{SELECT total FROM queue_stats('video')}, '0' ],
+	'howto-deploy' => [ q{SELECT max(claim_count) FROM queue_messages('deploy')}, '0' ],
+	'howto-deploy-handler' => [ q{SELECT paused FROM queue_get('index')}, 'f' ],
+	'howto-test-python' => [ q{SELECT total FROM queue_stats('welcome')}, '0' ],
+	'howto-test'        => [ q{SELECT total FROM queue_stats('welcome')}, '0' ],
+	'howto-pgbouncer'   => [
+		q{SELECT total FROM queue_data.queue_status, LATERAL (SELECT ready AS total) AS r
+			WHERE project = 'shop'}, '1' ],
+	'howto-probe'         => [ q{SELECT 1}, '1' ],
+	'howto-scale'         => [ q{SELECT 1}, '1' ],
+	'howto-alerts'        => [ q{SELECT 1}, '1' ],
+	'howto-alerts-worker' => [ q{SELECT 1}, '1' ],
+	'howto-restored'      => [ q{SELECT 1}, '1' ],
+	'howto-river-create'  => [ q{SELECT queue_exists('sort')}, 't' ],
+	'howto-river'         => [
+		q{SELECT free, delayed, (SELECT count(*) FROM river_job),
+			(SELECT max(priority) FROM queue_messages('sort')) FROM queue_stats('sort')},
+		'1|1|1|9' ],
+	'howto-sidekiq-create' => [ q{SELECT queue_exists('mailers')}, 't' ],
+	'howto-sidekiq'     => [ q{SELECT free, delayed FROM queue_stats('mailers')}, '1|1' ],
+	'howto-delayed-job' => [ q{SELECT queue_exists('invoices.pdf.dead')}, 't' ],
+	'howto-celery'      => [ q{SELECT free FROM queue_stats('celery')}, '1' ],
 	'queue_pgmq' => [
 		q{SELECT count(*) FROM pg_extension WHERE extname = 'queue_pgmq'}, '1' ],
 	'pgmq' => [
@@ -465,7 +501,14 @@ my %before = (
 		FROM generate_series(1, 2500) AS g;
 		CREATE TABLE before_dump AS
 		SELECT * FROM queue_messages('parts', NULL, 10000, true, true, true)},
-	'queue-restore' => q{SELECT queue_purge('parts')});
+	'queue-restore' => q{SELECT queue_purge('parts')},
+	'howto-river' => q{
+		CREATE TABLE river_job (id bigserial, kind text, args jsonb, priority smallint,
+			scheduled_at timestamptz, state text);
+		ALTER TABLE river_job OWNER TO app;
+		INSERT INTO river_job (kind, args, priority, scheduled_at, state)
+		VALUES ('sort', '[2, 1]', 1, now(), 'available'), ('sort', '[3]', 4, now() + '1 h', 'scheduled'),
+			('sort', '[4]', 1, now(), 'completed')});
 
 my $output;
 foreach my $block (@blocks)

@@ -134,7 +134,7 @@ my (%programs, %ids, $template);
 		my @blocks = $part =~ /^<!-- test: languages -->\n```\w+\n(.*?)^```$/msg;
 		$programs{$heading} = $blocks[0] if @blocks == 1;
 	}
-	($template) = $text =~ /^<!-- test: test-databases -->\n```sql\n(.*?)^```$/ms;
+	($template) = slurp_file("$top/doc/howto/test-your-jobs.md") =~ /^<!-- test: test-databases -->\n```sql\n(.*?)^```$/ms;
 	$ids{$1} = [ $2, $3 ]
 	  while $text =~ /^\| ([\w ]+) \| .* \| `(.*)` \| `(.*)` \|$/mg;
 }
