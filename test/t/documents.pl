@@ -430,7 +430,6 @@ my %after = (
 				> old.created_at + (old.ttl - 2) * interval '1 s')
 		FROM old FULL JOIN new USING (n)},
 		'2504|2504|t|t|t|t' ],
-	'monitoring'        => [ q{SELECT 1}, '1' ],
 	'monitoring-status' => [ q{SELECT 1}, '1' ],
 	'monitoring-tables' => [ q{SELECT 1}, '1' ],
 	'versions'          => [ q{SELECT 1}, '1' ],
