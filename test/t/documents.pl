@@ -317,7 +317,7 @@ sub run_once
 	return $out;
 }
 
-# What the blocks leave behind: a query and its answer
+# What the blocks leave behind: a query and its answer, and what they print
 my %after = (
 	'install' => [
 		q{SELECT rolsuper, (SELECT string_agg(roleid::regrole::text, ' ' ORDER BY roleid::regrole::text)
@@ -440,18 +440,18 @@ my %after = (
 	'archive' => [
 		q{SELECT body, (SELECT total FROM queue_stats('letters')) FROM archive},
 		'{"to": "ann"}|0' ],
-	'wrong-claim'      => [ q{SELECT 1}, '1' ],
-	'wrong-twice'      => [ q{SELECT 1}, '1' ],
-	'wrong-grows'      => [ q{SELECT 1}, '1' ],
+	'wrong-claim'      => [ q{SELECT 1}, '1', qr/\bdelayed\b.*no answer/ ],
+	'wrong-twice'      => [ q{SELECT 1}, '1', qr/\{\"order\": 7\} +\| +2\n/ ],
+	'wrong-grows'      => [ q{SELECT 1}, '1', qr/\| no answer +\|/ ],
 	'wrong-tables'     => [ q{SELECT 1}, '1' ],
-	'wrong-slow'       => [ q{SELECT 1}, '1' ],
-	'wrong-permission' => [ q{SELECT 1}, '1' ],
-	'wrong-function'   => [ q{SELECT 1}, '1' ],
-	'wrong-handler'    => [ q{SELECT 1}, '1' ],
-	'wrong-restore'    => [ q{SELECT 1}, '1' ],
-	'wrong-version'    => [ q{SELECT 1}, '1' ],
-	'wrong-worker'     => [ q{SELECT 1}, '1' ],
-	'wrong-wake'       => [ q{SELECT 1}, '1' ],
+	'wrong-slow'       => [ q{SELECT 1}, '1', qr/^ queues +\|/m ],
+	'wrong-permission' => [ q{SELECT 1}, '1', qr/^ app +\| t +\| t +\| t$/m ],
+	'wrong-function'   => [ q{SELECT 1}, '1', qr/\| queue +\|/ ],
+	'wrong-handler'    => [ q{SELECT 1}, '1', qr/^ index +\| public\.index_page\(jsonb\) +\| (?:idle|running) /m ],
+	'wrong-restore'    => [ q{SELECT 1}, '1', qr/^ queue\.runners +\|/m ],
+	'wrong-version'    => [ q{SELECT 1}, '1', qr/^ 2\.0 +\| 2\.0/m ],
+	'wrong-worker'     => [ q{SELECT 1}, '1', qr/^ documents +\| (?:idle|busy) .*\| queue worker +\| documents /ms ],
+	'wrong-wake'       => [ q{SELECT 1}, '1', qr/^ queue_[0-9a-f]{32}$/m ],
 	'howto-unique' => [ q{SELECT free FROM queue_stats('reports') WHERE free = 1}, '1' ],
 	'howto-unique-replace' => [
 		q{SELECT free, delayed FROM queue_stats('reports')}, '1|1' ],
@@ -501,6 +501,11 @@ my %before = (
 		CREATE TABLE before_dump AS
 		SELECT * FROM queue_messages('parts', NULL, 10000, true, true, true)},
 	'queue-restore' => q{SELECT queue_purge('parts')},
+	'wrong-claim' => q{
+		SET ROLE app;
+		SELECT queue_push('orders', '{"order": 7}') FROM generate_series(1, 2);
+		SELECT message_retry('orders', id, claim_id, 'no answer', 3600)
+		FROM queue_claim('orders', 300, 60, 1)},
 	'howto-river' => q{
 		CREATE TABLE river_job (id bigserial, kind text, args jsonb, priority smallint,
 			scheduled_at timestamptz, state text);
@@ -569,6 +574,8 @@ foreach my $block (@blocks)
 			is( $expected && query($expected->[0]),
 				$expected && $expected->[1],
 				"$where: $name did what it says");
+			like($output, $expected->[2], "$where: $name shows what it is for")
+			  if $expected && $expected->[2];
 			ok($expected, "$where: $name has an expectation");
 		}
 	}
