@@ -35,7 +35,7 @@ STUCK = 60              # and until all that waited at the fault was handed out
 # looking whose it is by now.  With API 2 it looks.
 API2 = tuple(map(int, patroni_version.split(".")[:3])) < (3, 0, 3)
 
-# The settings of Patroni that doc/operations.md explains.
+# The settings of Patroni that doc/howto/patroni.md explains.
 DCS = {
     "ttl": 10, "loop_wait": 1, "retry_timeout": 3,
     "primary_start_timeout": 0,

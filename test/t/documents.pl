@@ -1,4 +1,4 @@
-# What the documents show works as it stands.  README.md and doc/*.md are read
+# What the documents show works as it stands.  README.md, doc/*.md and doc/howto/*.md are read
 # in the order of @documents, from top to bottom, in one database.  Every block
 # in SQL, shell and Python has a comment before it:
 #
@@ -7,8 +7,9 @@
 #	<!-- output -->					what psql prints for the block before
 #	<!-- test: languages -->		it is a program that languages.pl runs
 #	<!-- test: test-databases -->	languages.pl runs it in template1
+#	<!-- test: NAME, once -->		a program that does something, and ends
 #
-# Programs are workers that run until they are stopped.  A line of their own
+# Other programs are workers that run until they are stopped.  A line of their own
 # says how long they wait when nothing wakes them; only that is changed here.  It
 # becomes much longer than the test may take, so that they have to be woken.
 #
@@ -33,12 +34,15 @@ my $top = abs_path(dirname(__FILE__) . '/../..');
 my @documents = ('README.md',
 	map { "doc/$_.md" }
 	  qw(workers languages jobs groups batches reference operations scaling guarantees migrating benchmarks
-	  internals contributing));
+	  internals contributing troubleshooting));
 
 # The role that the README creates, with the privileges that it grants
 my $role = 'app';
 
-is( join(' ', sort map { s/^\Q$top\E\///r } glob "$top/doc/*.md"),
+# One task each.  They are read in the order of their names.
+push @documents, map { s/^\Q$top\E\///r } glob "$top/doc/howto/*.md";
+
+is( join(' ', sort map { s/^\Q$top\E\///r } glob "$top/doc/*.md $top/doc/howto/*.md"),
 	join(' ', sort grep { /^doc/ } @documents),
 	'all documents are read');
 
@@ -87,9 +91,17 @@ sub read_document
 read_document($_) foreach grep { -e "$top/$_" } @documents,
   'doc/monitoring/README.md', 'packaging/image/README.md', 'CHANGELOG.md';
 
+# Those of the clients have tests of their own for their code.
+{
+	my @of_others = splice @blocks;
+
+	read_document(s/^\Q$top\E\///r) foreach glob "$top/clients/README.md $top/clients/*/*.md";
+	@blocks = @of_others;
+}
+
 my @unmarked = map { $_->{where} } grep {
 	$_->{lang} =~ /^(?:sql|sh|python|javascript|java|ruby|go|php|perl)$/
-	  && $_->{mark} !~ /^test: [\w-]+(?:, superuser)?$/
+	  && $_->{mark} !~ /^test: [\w-]+(?:, (?:superuser|once))?$/
 } @blocks;
 is("@unmarked", '', 'every block of code is marked to be tested');
 
@@ -276,7 +288,41 @@ sub run_worker
 	return;
 }
 
-# What the blocks leave behind: a query and its answer
+# A program that ends: with the libraries of clients/.  Returns what it prints;
+# undef if what it needs is not installed.
+my %once = (
+	'python' => {
+		program => 'python3',
+		needs   => [ '-c', 'import psycopg' ],
+		library => { PYTHONPATH => "$top/clients/python" } },
+	'celery' => {
+		program => 'python3',
+		needs   => [ '-c', 'import celery, psycopg2' ],
+		library => { PYTHONPATH => "$top/clients/celery" } },
+	'ruby' => {
+		program => 'ruby',
+		needs   => [ '-e', 'require "active_job"; require "pg"' ],
+		library => { RUBYLIB => "$top/clients/activejob/lib" } });
+
+sub run_once
+{
+	my ($block) = @_;
+	my $once    = $once{ $block->{text} =~ /celery/ ? 'celery' : $block->{lang} };
+	my $program = first_that([ $once->{program} ], @{ $once->{needs} }) or return;
+	my $library = $once->{library};
+	my ($out, $err);
+
+	append_to_file("$dir/$block->{name}", $block->{text});
+	local @ENV{ keys %$library } = values %$library;
+	local $ENV{PGUSER} = $role;
+	ok(run_in_dir([ $program, "$dir/$block->{name}" ], \$out, \$err),
+		"$block->{where}: $block->{name} runs");
+	is(ClusterTest::without_creation($err), '',
+		"$block->{where}: $block->{name} has no complaint");
+	return $out;
+}
+
+# What the blocks leave behind: a query and its answer, and what they print
 my %after = (
 	'install' => [
 		q{SELECT rolsuper, (SELECT string_agg(roleid::regrole::text, ' ' ORDER BY roleid::regrole::text)
@@ -328,7 +374,7 @@ my %after = (
 			END LOOP;
 		END$$; SELECT words FROM search_index}, '4' ],
 	'handlers' => [ q{SELECT count(*) FROM queue_data.queue_handlers}, '1' ],
-	'slots' => [ q{SELECT count(*) FROM queue_data.queue_handlers}, '1' ],
+	'slots' => [ q{SELECT count(*) FROM queue_data.queue_handlers}, '2' ],
 	'topics-bind' => [ q{SELECT count(*) FROM topic_list()}, '3' ],
 	'topics-publish' => [ q{SELECT total FROM queue_stats('audit')}, '0' ],
 	'batches-import' => [ q{SELECT delayed FROM queue_stats('report')}, '1' ],
@@ -389,7 +435,6 @@ my %after = (
 				> old.created_at + (old.ttl - 2) * interval '1 s')
 		FROM old FULL JOIN new USING (n)},
 		'2504|2504|t|t|t|t' ],
-	'monitoring'        => [ q{SELECT 1}, '1' ],
 	'monitoring-status' => [ q{SELECT 1}, '1' ],
 	'monitoring-tables' => [ q{SELECT 1}, '1' ],
 	'versions'          => [ q{SELECT 1}, '1' ],
@@ -400,6 +445,46 @@ my %after = (
 	'archive' => [
 		q{SELECT body, (SELECT total FROM queue_stats('letters')) FROM archive},
 		'{"to": "ann"}|0' ],
+	'wrong-claim'      => [ q{SELECT 1}, '1', qr/\bdelayed\b.*no answer/ ],
+	'wrong-twice'      => [ q{SELECT 1}, '1', qr/\{\"order\": 7\} +\| +2\n/ ],
+	'wrong-grows'      => [ q{SELECT 1}, '1', qr/\| no answer +\|/ ],
+	'wrong-tables'     => [ q{SELECT 1}, '1' ],
+	'wrong-slow'       => [ q{SELECT 1}, '1', qr/^ queues +\|/m ],
+	'wrong-permission' => [ q{SELECT 1}, '1', qr/^ app +\| t +\| t +\| t$/m ],
+	'wrong-function'   => [ q{SELECT 1}, '1', qr/\| queue +\|/ ],
+	'wrong-handler'    => [ q{SELECT 1}, '1', qr/^ index +\| public\.index_page\(jsonb\) +\| (?:idle|running) /m ],
+	'wrong-restore'    => [ q{SELECT 1}, '1', qr/^ queue\.runners +\|/m ],
+	'wrong-version'    => [ q{SELECT 1}, '1', qr/^ 2\.0 +\| 2\.0/m ],
+	'wrong-worker'     => [ q{SELECT 1}, '1', qr/^ documents +\| (?:idle|busy) .*\| queue worker +\| documents /ms ],
+	'wrong-wake'       => [ q{SELECT 1}, '1', qr/^ queue_[0-9a-f]{32}$/m ],
+	'howto-unique' => [ q{SELECT free FROM queue_stats('reports') WHERE free = 1}, '1' ],
+	'howto-unique-replace' => [
+		q{SELECT free, delayed FROM queue_stats('reports')}, '1|1' ],
+	'howto-successor' => [ q{SELECT delayed FROM queue_stats('poll')}, '1' ],
+	'howto-progress-list'  => [ q{SELECT 1}, '1' ],
+	'howto-progress-table' => [ q{SELECT done, total FROM progress}, '3|10' ],
+	'howto-long' => [ q{SELECT total FROM queue_stats('video')}, '0' ],
+	'howto-deploy' => [ q{SELECT max(claim_count) FROM queue_messages('deploy')}, '0' ],
+	'howto-deploy-handler' => [ q{SELECT paused FROM queue_get('index')}, 'f' ],
+	'howto-test-python' => [ q{SELECT total FROM queue_stats('welcome')}, '0' ],
+	'howto-test'        => [ q{SELECT total FROM queue_stats('welcome')}, '0' ],
+	'howto-pgbouncer'   => [
+		q{SELECT total FROM queue_data.queue_status, LATERAL (SELECT ready AS total) AS r
+			WHERE project = 'shop'}, '1' ],
+	'howto-probe'         => [ q{SELECT 1}, '1' ],
+	'howto-scale'         => [ q{SELECT 1}, '1' ],
+	'howto-alerts'        => [ q{SELECT 1}, '1' ],
+	'howto-alerts-worker' => [ q{SELECT 1}, '1' ],
+	'howto-restored'      => [ q{SELECT 1}, '1' ],
+	'howto-river-create'  => [ q{SELECT queue_exists('sort')}, 't' ],
+	'howto-river'         => [
+		q{SELECT free, delayed, (SELECT count(*) FROM river_job),
+			(SELECT max(priority) FROM queue_messages('sort')) FROM queue_stats('sort')},
+		'1|1|1|9' ],
+	'howto-sidekiq-create' => [ q{SELECT queue_exists('mailers')}, 't' ],
+	'howto-sidekiq'     => [ q{SELECT free, delayed FROM queue_stats('mailers')}, '1|1' ],
+	'howto-delayed-job' => [ q{SELECT queue_exists('invoices.pdf.dead')}, 't' ],
+	'howto-celery'      => [ q{SELECT free FROM queue_stats('celery')}, '1' ],
 	'queue_pgmq' => [
 		q{SELECT count(*) FROM pg_extension WHERE extname = 'queue_pgmq'}, '1' ],
 	'pgmq' => [
@@ -420,7 +505,19 @@ my %before = (
 		FROM generate_series(1, 2500) AS g;
 		CREATE TABLE before_dump AS
 		SELECT * FROM queue_messages('parts', NULL, 10000, true, true, true)},
-	'queue-restore' => q{SELECT queue_purge('parts')});
+	'queue-restore' => q{SELECT queue_purge('parts')},
+	'wrong-claim' => q{
+		SET ROLE app;
+		SELECT queue_push('orders', '{"order": 7}') FROM generate_series(1, 2);
+		SELECT message_retry('orders', id, claim_id, 'no answer', 3600)
+		FROM queue_claim('orders', 300, 60, 1)},
+	'howto-river' => q{
+		CREATE TABLE river_job (id bigserial, kind text, args jsonb, priority smallint,
+			scheduled_at timestamptz, state text);
+		ALTER TABLE river_job OWNER TO app;
+		INSERT INTO river_job (kind, args, priority, scheduled_at, state)
+		VALUES ('sort', '[2, 1]', 1, now(), 'available'), ('sort', '[3]', 4, now() + '1 h', 'scheduled'),
+			('sort', '[4]', 1, now(), 'completed')});
 
 my $output;
 foreach my $block (@blocks)
@@ -431,13 +528,24 @@ foreach my $block (@blocks)
 		is(trim($output), trim($block->{text}), "$where: psql prints this");
 		next;
 	}
-	my ($name, $superuser) = $block->{mark} =~ /^test: ([\w-]+)(, superuser)?$/
+	my ($name, $how) = $block->{mark} =~ /^test: ([\w-]+)(?:, (superuser|once))?$/
 	  or next;
+	my $superuser = ($how // '') eq 'superuser';
 	next if $name eq 'languages' || $name eq 'test-databases';
 	$block->{name} = $name;
   SKIP:
 	{
-		if ($block->{lang} eq 'python')
+		if (($how // '') eq 'once')
+		{
+			query(delete $before{$name}) if $before{$name};
+			my $expected = delete $after{$name};
+			$output = run_once($block);
+			skip "what $name needs is not installed", 1 unless defined $output;
+			is( $expected && query($expected->[0]),
+				$expected && $expected->[1],
+				"$where: $name did what it says");
+		}
+		elsif ($block->{lang} eq 'python')
 		{
 			skip 'no python3 with psycopg or psycopg2 (apt install python3-psycopg2)', 1
 			  unless @python;
@@ -471,6 +579,8 @@ foreach my $block (@blocks)
 			is( $expected && query($expected->[0]),
 				$expected && $expected->[1],
 				"$where: $name did what it says");
+			like($output, $expected->[2], "$where: $name shows what it is for")
+			  if $expected && $expected->[2];
 			ok($expected, "$where: $name has an expectation");
 		}
 	}

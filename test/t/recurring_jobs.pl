@@ -1,4 +1,4 @@
-# Recurring jobs: what doc/jobs.md shows makes pg_cron push, as the role that has
+# Recurring jobs: what doc/howto/recurring-jobs.md shows makes pg_cron push, as the role that has
 # scheduled it; schedules of version 1.2 still push, until they are replaced.
 
 use strict;
@@ -13,12 +13,9 @@ use PostgreSQL::Test::Utils;
 use QueueTest qw($node $db value becomes);
 use Test::More;
 
-my $manual = slurp_file(dirname(__FILE__) . '/../../doc/jobs.md');
+my $manual = slurp_file(dirname(__FILE__) . '/../../doc/howto/recurring-jobs.md');
 
-# The blocks of the section
-my ($settings, $create, $schedule) =
-  $manual =~ /^### Recurring jobs\n(.*?)^##/ms ? $1 =~ /^```text\n(.*?)^```/msg :
-  $manual =~ /^### Recurring jobs\n(.*)/ms ? $1 =~ /^```text\n(.*?)^```/msg : ();
+my ($settings, $create, $schedule, @schedules) = $manual =~ /^```text\n(.*?)^```/msg;
 
 $node = PostgreSQL::Test::Cluster->new('main');
 $node->init;
@@ -39,16 +36,28 @@ is(value("SET ROLE app; $schedule"), '1', 'a job is scheduled');
 is(value('SELECT jobname, schedule, username FROM cron.job'),
 	'nightly|30 3 * * *|app', 'as its role');
 value(q{SET ROLE app; SELECT cron.unschedule('nightly')});
+
+# What else it shows can be scheduled, here for a time that does not come, and pushes.
+value('SET ROLE app; ' . s/'(?:30|\*) \* \* \* \*'/'1 1 1 1 *'/r) foreach @schedules;
+is(value(q{SELECT string_agg(jobname, ' ' ORDER BY jobname) FROM cron.job}),
+	'often vienna', 'all that the manual schedules');
+value('SET ROLE app; ' . value("SELECT command FROM cron.job WHERE jobname = '$_'"))
+  foreach qw(often vienna);
+is(value(q{SELECT free, delayed FROM queue_stats('index')}), '1|5',
+	'a minute has six messages')
+  if value(q{SELECT extract(hour FROM now() AT TIME ZONE 'Europe/Vienna') <> 3}) eq 't';
+value(q{SET ROLE app; SELECT cron.unschedule('often'), cron.unschedule('vienna');
+	RESET ROLE; SELECT queue_purge('index')});
 value('SET ROLE app; ' . $schedule =~ s/30 3 \* \* \*/* * * * */r);
 
-# A schedule of version 1.2, and one that was replaced as it says
+# A schedule of version 1.2, and one that was replaced as it says, before it came
 value(
 	q{INSERT INTO queue_data.schedule (id, role, pushed_at, project, name, queue, cron, body)
 	VALUES (1, 'app', now(), 'wiki', 'often', 'ticks', '* * * * *', '"it''s"'),
 		(2, 'app', now(), 'wiki', 'oftener', 'tocks', '* * * * *', '"it''s"');
 	SET ROLE app;
 	SELECT cron.schedule('queue 1', '* * * * *', 'SELECT job_due(1)'),
-		cron.schedule('queue 2', '* * * * *', 'SELECT job_due(2)')});
+		cron.schedule('queue 2', '1 1 1 1 *', 'SELECT job_due(2)')});
 value('SET ROLE app; '
 	  . value('SET ROLE app; SELECT replacement FROM queue_router.schedules WHERE id = 2'));
 is( value(q{SELECT string_agg(jobname || ' ' || schedule || ' ' || username, ', ' ORDER BY jobname)

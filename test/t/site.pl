@@ -50,7 +50,7 @@ find({ no_chdir => 1,
 my @pages = sort grep { /\.html$/ } keys %files;
 
 my %expected = map { s/^\Q$top\E\///r => 1 } "$top/README.md", "$top/CHANGELOG.md",
-  glob("$top/doc/*.md $top/doc/*/*.md $top/packaging/*/README.md $top/clients/README.md $top/clients/*/README.md");
+  glob("$top/doc/*.md $top/doc/*/*.md $top/packaging/*/README.md $top/clients/README.md $top/clients/*/*.md");
 is( join(' ', @pages),
 	join(' ', sort map { s/README\.md$/index.html/r =~ s/\.md$/.html/r } keys %expected),
 	'there is a page for each document');
@@ -312,12 +312,14 @@ try:
                     .length"""))
             report(inside > 0, "wide tables scroll inside themselves", inside)
 
-        # The navigation, from the first page to the one on jobs
+        # The navigation, from the first page to the one on jobs, in a section of it
         browser.get(base + "index.html")
         if width == 360:
             button = visible("header label[for=__drawer]")[0]
             report(in_window(button), "there is a button for the navigation")
             button.click()
+        wait(lambda: [e for e in visible("nav.md-nav--primary label.md-nav__link")
+                      if e.text == "Explanation" and in_window(e)])[0].click()
         wait(lambda: [e for e in visible("nav.md-nav--primary a.md-nav__link")
                       if e.text == "Jobs" and in_window(e)])
         shoot("%d-navigation" % width)
