@@ -13,6 +13,8 @@
 #								follows
 #	<!-- shell -->				types it into a shell
 #	<!-- file: NAME -->			writes it into this file
+#	<!-- change: NAME -->		writes it there in place of what begins with the same line
+#								and goes on to the end
 #	<!-- worker -->				types it into another shell, where it runs until it is
 #								stopped
 #	<!-- stop -->				presses Ctrl+C there, before what is in the block is printed
@@ -22,7 +24,10 @@
 # What is printed is compared line by line.  White space counts as one blank, and dashes as
 # one, since columns are as wide as what they contain.  A number of four or more digits and
 # a time are ids and times of the author's: each stands for one of the reader's, and for
-# the same in all of the page.
+# the same in all of the page.  A line "  ..." stands for the indented lines of a traceback.
+#
+# What a worker does before it is stopped, and what is left to the next one, depends on
+# when the reader presses Ctrl+C: the lines of both are compared together, in any order.
 
 package Tutorial;
 
@@ -48,6 +53,9 @@ my $limit = 180;
 # The server, the reader's directory, and what runs there
 my ($server, $home, $psql, $worker);
 
+# What the page shows of a worker that was stopped, and what it has printed
+my $left;
+
 # The reader's ids and times by the author's, and the author's by the reader's
 my (%reader, %author);
 
@@ -58,7 +66,8 @@ END
 	$_->{run}->kill_kill foreach grep { defined } $psql, $worker;
 }
 
-# The first of these programs in PATH with which this command succeeds
+# The first of these programs in PATH with which this command succeeds.  It is not run in
+# the directory of the tests: there, Python would take queue.so for its module "queue".
 sub find_program
 {
 	my ($names, @arguments) = @_;
@@ -66,7 +75,8 @@ sub find_program
 	foreach my $program (map { my $d = $_; map { "$d/$_" } @$names } split(/:/, $ENV{PATH}))
 	{
 		return $program
-		  if -x $program && IPC::Run::run([ $program, @arguments ], '<', \undef, '>&', \my $said);
+		  if -x $program && IPC::Run::run([ $program, @arguments ], '<', \undef, '>&', \my $said,
+			init => sub { chdir '/' or die $! });
 	}
 	return;
 }
@@ -80,8 +90,7 @@ sub blocks_of
 
 	push @blocks, { mark => $1, text => $2, line => 1 + (substr($text, 0, $-[0]) =~ tr/\n//) }
 	  while $text =~ /^<!-- ([^\n]*) -->\n```\w+\n(.*?)^```$/msg;
-	my $fences = () = $text =~ /^```/mg;
-	is($fences, 2 * @blocks, 'every block says what is done with it');
+	die "$page: a block does not say what is done with it" if 2 * @blocks != ($text =~ s/^```//mg);
 	return @blocks;
 }
 
@@ -89,7 +98,15 @@ sub comparable
 {
 	my ($text) = @_;
 
-	return $text =~ s/[ \t]+/ /gr =~ s/-+/-/gr =~ s/ ?\n ?/\n/gr =~ s/^\s+|\s+$//gr;
+	return $text =~ s/[ \t]+/ /gr =~ s/-+/-/gr =~ s/\s*\n\s*/\n/gr =~ s/^\s+|\s+$//gr;
+}
+
+# What is printed, with the marks that the page has for tracebacks
+sub shortened
+{
+	my ($printed, $shown) = @_;
+
+	return $shown =~ /^  \.\.\.$/m ? $printed =~ s/(?:^  .*\n)+/  ...\n/gmr : $printed;
 }
 
 my $variable = qr/\b\d{4}-\d\d-\d\d[ T][\d:.,]+(?:[+-]\d\d(?::\d\d)?)?|\b\d{4,}\b/;
@@ -98,7 +115,7 @@ my $variable = qr/\b\d{4}-\d\d-\d\d[ T][\d:.,]+(?:[+-]\d\d(?::\d\d)?)?|\b\d{4,}\
 # for the author's from here on.
 sub same
 {
-	my ($printed, $shown) = map { comparable($_) } @_;
+	my ($printed, $shown) = map { comparable($_) } shortened(@_), $_[1];
 	my (@reader, @author, %reads, %writes);
 
 	push @reader, $1 while $printed =~ s/($variable)/<>/;
@@ -118,31 +135,63 @@ sub same
 	return 1;
 }
 
-# Waits until a process has printed what the page shows, and compares that.
+# The lines in any order, without ids and times
+sub sorted
+{
+	return join "\n", sort split /\n/, comparable($_[0]) =~ s/$variable/<>/gr;
+}
+
+# Waits until the worker has printed what the page shows, and compares that; together with
+# what the one before has printed if that is left.
 sub prints
 {
-	my ($process, $block) = @_;
+	my ($block) = @_;
 	my $until = time + $limit;
-	my $lines = $block->{text} =~ tr/\n//;
+	my $alike = sub { same(@_) };
 
-	while (!same($process->{said}, $block->{text}) && time < $until
-		&& $process->{said} =~ tr/\n// <= $lines && $process->{run}->pumpable)
+	if ($left)
 	{
-		$process->{run}->pump_nb;
+		$block->{text} = $left->{text} . $block->{text};
+		$worker->{said} = $left->{said};
+		$alike = sub { sorted($_[0]) eq sorted($_[1]) };
+		undef $left;
+	}
+	until ($alike->($worker->{said}, $block->{text}) || time > $until || !$worker->{run}->pumpable)
+	{
+		$worker->{run}->pump_nb;
 		sleep 0.01;
 	}
-	$process->{run}->pump_nb;
-	is_printed($process->{said}, $block);
-	$process->{said} = '';
+	is_printed($worker->{said}, $block, $alike);
+	$worker->{said} = '';
+	return;
+}
+
+# Stops the worker.  What it has printed since is compared, unless another one follows.
+sub stop
+{
+	my ($block, @rest) = @_;
+
+	$worker->{run}->signal('INT');
+	ok($worker->{run}->finish, "line $block->{line}: the worker ends");
+	if (grep { $_->{mark} eq 'worker' } @rest)
+	{
+		$left = { text => $block->{text}, said => $worker->{said} };
+	}
+	else
+	{
+		is_printed($worker->{said}, $block);
+	}
+	undef $worker;
 	return;
 }
 
 sub is_printed
 {
-	my ($said, $block) = @_;
+	my ($said, $block, $alike) = @_;
+	my $name = "line $block->{line}: it prints this";
 
-	return ok(1, "line $block->{line}: it prints this") if same($said, $block->{text});
-	return is($said, $block->{text}, "line $block->{line}: it prints this");
+	return ok(1, $name) if $alike ? $alike->($said, $block->{text}) : same($said, $block->{text});
+	return is($said, $block->{text}, $name);
 }
 
 sub start
@@ -260,8 +309,17 @@ sub tutorial
 		}
 		elsif ($mark =~ /^file: (\S+)$/)
 		{
-			unlink "$home/$1";
 			append_to_file("$home/$1", $text);
+		}
+		elsif ($mark =~ /^change: (\S+)$/)
+		{
+			my $file = "$home/$1";
+			my $before = slurp_file($file);
+			my ($first) = $text =~ /^(.*\n)/;
+
+			ok($before =~ s/^\Q$first\E.*//ms, "line $block->{line}: there is something to change");
+			unlink $file;
+			append_to_file($file, $before . $text);
 		}
 		elsif ($mark eq 'worker')
 		{
@@ -269,14 +327,11 @@ sub tutorial
 		}
 		elsif ($mark eq 'worker prints')
 		{
-			prints($worker, $block);
+			prints($block);
 		}
 		elsif ($mark eq 'stop')
 		{
-			$worker->{run}->signal('INT');
-			prints($worker, $block);
-			ok($worker->{run}->finish, "line $block->{line}: the worker ends");
-			undef $worker;
+			stop($block, @blocks);
 		}
 		elsif ($mark eq 'output')
 		{
@@ -288,7 +343,7 @@ sub tutorial
 			fail("line $block->{line}: \"$mark\" is known");
 		}
 
-		if ($next->{mark} ne 'output')
+		if ($mark =~ /^(?:superuser|psql|shell)/ && $next->{mark} ne 'output')
 		{
 			is($said, '', "line $block->{line}: nothing is printed that the page does not show");
 			$said = '';
