@@ -21,6 +21,8 @@
 #	<!-- output -->				sees this, printed for the block before
 #	<!-- worker prints -->		sees this, printed by the worker
 #
+# "among others" after the last one or "stop" says that other lines may be between these.
+#
 # What is printed is compared line by line.  White space counts as one blank, and dashes as
 # one, since columns are as wide as what they contain.  A number of four or more digits and
 # a time are ids and times of the author's: each stands for one of the reader's, and for
@@ -109,7 +111,7 @@ sub shortened
 	return $shown =~ /^  \.\.\.$/m ? $printed =~ s/(?:^  .*\n)+/  ...\n/gmr : $printed;
 }
 
-my $variable = qr/\b\d{4}-\d\d-\d\d[ T][\d:.,]+(?:[+-]\d\d(?::\d\d)?)?|\b\d{4,}\b/;
+my $variable = qr/\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b\d{4}-\d\d-\d\d[ T][\d:.,]+(?:[+-]\d\d(?::\d\d)?)?|\b\d{4,}\b/;
 
 # Whether what is printed is what the page shows; if so, the reader's ids and times stand
 # for the author's from here on.
@@ -135,10 +137,25 @@ sub same
 	return 1;
 }
 
-# The lines in any order, without ids and times
-sub sorted
+# The lines without ids and times
+sub lines_of
 {
-	return join "\n", sort split /\n/, comparable($_[0]) =~ s/$variable/<>/gr;
+	return split /\n/, comparable($_[0]) =~ s/$variable/<>/gr;
+}
+
+# Whether the same lines are printed that the page shows, in any order, or among others
+sub alike
+{
+	my ($printed, $shown, %how) = @_;
+	my @shown = lines_of($shown);
+	my @printed = lines_of(shortened($printed, $shown));
+
+	if ($how{others})
+	{
+		my %shown = map { $_ => 1 } @shown;
+		@printed = grep { $shown{$_} } @printed;
+	}
+	return join("\n", $how{order} ? @printed : sort @printed) eq join("\n", $how{order} ? @shown : sort @shown);
 }
 
 # Waits until the worker has printed what the page shows, and compares that; together with
@@ -147,15 +164,17 @@ sub prints
 {
 	my ($block) = @_;
 	my $until = time + $limit;
-	my $alike = sub { same(@_) };
+	my $others = $block->{mark} =~ /others/;
+	my $alike = $others ? sub { alike(@_, others => 1, order => 1) } : undef;
 
 	if ($left)
 	{
 		$block->{text} = $left->{text} . $block->{text};
 		$worker->{said} = $left->{said};
-		$alike = sub { sorted($_[0]) eq sorted($_[1]) };
+		$alike = sub { alike(@_, others => $others) };
 		undef $left;
 	}
+	$alike //= \&same;
 	until ($alike->($worker->{said}, $block->{text}) || time > $until || !$worker->{run}->pumpable)
 	{
 		$worker->{run}->pump_nb;
@@ -179,7 +198,8 @@ sub stop
 	}
 	else
 	{
-		is_printed($worker->{said}, $block);
+		is_printed($worker->{said}, $block,
+			$block->{mark} =~ /others/ && sub { alike(@_, others => 1, order => 1) });
 	}
 	undef $worker;
 	return;
@@ -259,10 +279,11 @@ sub installation
 }
 
 # Starts the server, and does what the tutorial of this name says, with these variables in
-# the environment of its programs
+# the environment of its programs, after this function has put what the reader installs into
+# the reader's directory
 sub tutorial
 {
-	my ($name, %environment) = @_;
+	my ($name, $environment, $install) = @_;
 	my @blocks = blocks_of("$top/doc/tutorials/$name.md");
 	my $said = '';
 
@@ -276,8 +297,9 @@ sub tutorial
 	$server->safe_psql('postgres',
 		q{CREATE DATABASE mydb TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'});
 	$home = PostgreSQL::Test::Utils::tempdir();
+	$install->($home) if $install;
 	local %ENV = (
-		%ENV, %environment,
+		%ENV, %{ $environment // {} },
 		PGHOST => $server->host, PGPORT => $server->port, PGDATABASE => 'mydb', PGUSER => 'app');
 
 	while (my $block = shift @blocks)
@@ -325,11 +347,11 @@ sub tutorial
 		{
 			$worker = start('sh', '-c', "exec $text");
 		}
-		elsif ($mark eq 'worker prints')
+		elsif ($mark =~ /^worker prints(?:, among others)?$/)
 		{
 			prints($block);
 		}
-		elsif ($mark eq 'stop')
+		elsif ($mark =~ /^stop(?:, among others)?$/)
 		{
 			stop($block, @blocks);
 		}

@@ -16,10 +16,13 @@ my $python = find_program(['python3'], '-c', 'import psycopg')
 my $bin = PostgreSQL::Test::Utils::tempdir();
 symlink $python, "$bin/python3" or die $!;
 
-# A terminal shows each line at once; so does a pipe with this.
-tutorial('python',
-	PATH => "$bin:$ENV{PATH}",
-	PYTHONPATH => "$top/clients/python",
-	PYTHONDONTWRITEBYTECODE => 1,
-	PYTHONUNBUFFERED => 1);
+# A terminal shows each line at once; so does a pipe with the last of these.
+tutorial(
+	'python',
+	{
+		PATH => "$bin:$ENV{PATH}",
+		PYTHONPATH => "$top/clients/python",
+		PYTHONDONTWRITEBYTECODE => 1,
+		PYTHONUNBUFFERED => 1
+	});
 done_testing();
