@@ -11,10 +11,12 @@
 #	<!-- psql -->				types it into psql, which goes on from block to block
 #	<!-- psql, until -->		types it into psql again and again until it prints what
 #								follows
-#	<!-- shell -->				types it into a shell
+#	<!-- shell -->				types it into a shell; "output not shown" after that says
+#								that the page leaves out what is printed
 #	<!-- file: NAME -->			writes it into this file
 #	<!-- change: NAME -->		writes it there in place of what begins with the same line
 #								and goes on to the end
+#	<!-- insert after TEXT: NAME -->	writes it there below the line with this text
 #	<!-- worker -->				types it into another shell, where it runs until it is
 #								stopped
 #	<!-- stop -->				presses Ctrl+C there, before what is in the block is printed
@@ -111,7 +113,7 @@ sub shortened
 	return $shown =~ /^  \.\.\.$/m ? $printed =~ s/(?:^  .*\n)+/  ...\n/gmr : $printed;
 }
 
-my $variable = qr/\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b\d{4}-\d\d-\d\d[ T][\d:.,]+(?:[+-]\d\d(?::\d\d)?)?|\b\d{4,}\b/;
+my $variable = qr/\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|(?<=\[)\d+(?=\])|\b\d{4}-\d\d-\d\d[ T][\d:.,]+(?:[+-]\d\d(?::\d\d)?)?|\b\d{4,}\b/;
 
 # Whether what is printed is what the page shows; if so, the reader's ids and times stand
 # for the author's from here on.
@@ -239,14 +241,14 @@ sub psql
 	return $said;
 }
 
-# What a shell says to the commands in a block
+# What a shell says to the commands in a block, and its status
 sub shell
 {
 	my ($text) = @_;
 
 	IPC::Run::run([ 'sh', '-c', $text ], '<', \undef, '>&', \my $said,
 		init => sub { chdir $home or die $! });
-	return $said;
+	return wantarray ? ($said, $?) : $said;
 }
 
 # Waits for what a query prints
@@ -297,10 +299,10 @@ sub tutorial
 	$server->safe_psql('postgres',
 		q{CREATE DATABASE mydb TEMPLATE template0 ENCODING 'UTF8' LC_COLLATE 'C' LC_CTYPE 'C'});
 	$home = PostgreSQL::Test::Utils::tempdir();
-	$install->($home) if $install;
 	local %ENV = (
 		%ENV, %{ $environment // {} },
 		PGHOST => $server->host, PGPORT => $server->port, PGDATABASE => 'mydb', PGUSER => 'app');
+	$install->($home) if $install;
 
 	while (my $block = shift @blocks)
 	{
@@ -329,9 +331,24 @@ sub tutorial
 		{
 			$said = shell($text);
 		}
+		elsif ($mark eq 'shell, output not shown')
+		{
+			my ($out, $status) = shell("set -e\n$text");
+			is($status, 0, "line $block->{line}: this runs") or diag($out);
+		}
 		elsif ($mark =~ /^file: (\S+)$/)
 		{
+			unlink "$home/$1";
 			append_to_file("$home/$1", $text);
+		}
+		elsif ($mark =~ /^insert after (.+): (\S+)$/)
+		{
+			my ($place, $file) = ($1, "$home/$2");
+			my $before = slurp_file($file);
+
+			ok($before =~ s/^(.*\Q$place\E.*\n)/$1$text/m, "line $block->{line}: there is such a line");
+			unlink $file;
+			append_to_file($file, $before);
 		}
 		elsif ($mark =~ /^change: (\S+)$/)
 		{
@@ -365,7 +382,7 @@ sub tutorial
 			fail("line $block->{line}: \"$mark\" is known");
 		}
 
-		if ($mark =~ /^(?:superuser|psql|shell)/ && $next->{mark} ne 'output')
+		if ($mark =~ /^(?:superuser|psql|shell)$/ && $next->{mark} ne 'output')
 		{
 			is($said, '', "line $block->{line}: nothing is printed that the page does not show");
 			$said = '';

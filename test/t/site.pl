@@ -50,7 +50,7 @@ find({ no_chdir => 1,
 my @pages = sort grep { /\.html$/ } keys %files;
 
 my %expected = map { s/^\Q$top\E\///r => 1 } "$top/README.md", "$top/CHANGELOG.md",
-  glob("$top/doc/*.md $top/doc/*/*.md $top/packaging/*/README.md $top/clients/README.md $top/clients/*/README.md");
+  glob("$top/doc/*.md $top/doc/*/*.md $top/packaging/*/README.md $top/clients/README.md $top/clients/*/*.md");
 is( join(' ', @pages),
 	join(' ', sort map { s/README\.md$/index.html/r =~ s/\.md$/.html/r } keys %expected),
 	'there is a page for each document');
