@@ -9,42 +9,14 @@ use FindBin;
 use lib "$FindBin::RealBin/../perl", "$FindBin::RealBin/../../clients/conformance";
 
 use Conformance;
+use NodeClient;
 use PostgreSQL::Test::Utils;
 use QueueTest;
 use Test::More;
 
-# Where the first node that has it finds a package
-my $program;
-
-sub find_package
-{
-	my ($name) = @_;
-	foreach my $node ($program // grep { -x } map { ("$_/node", "$_/nodejs") } split(/:/, $ENV{PATH}))
-	{
-		my $path = `$node -p 'require.resolve("$name/package.json")' 2>/dev/null`;
-		next unless $path;
-		$program = $node;
-		chomp $path;
-		return dirname($path);
-	}
-	return;
-}
-my $pg = find_package('pg') or plan skip_all => 'no node with pg (apt install node-pg)';
-my $typescript = find_package('typescript')
-  or plan skip_all => 'typescript is not installed (apt install node-typescript)';
-plan skip_all => 'node is older than 18' if `$program -p 'parseInt(process.versions.node)'` < 18;
-
-# A copy, built as "npm run build" does
 my $dir = PostgreSQL::Test::Utils::tempdir();
-system_or_bail('cp', '-r', dirname(__FILE__) . '/../../clients/node', $dir);
-my $modules = "$dir/node/node_modules";
-system_or_bail('rm', '-rf', $modules, "$dir/node/dist");
-mkdir $modules or die $!;
-symlink $pg, "$modules/pg" or die $!;
-my $types = find_package('@types/node');
-my @options = ($types ? ('--typeRoots', dirname($types)) : (), '--skipLibCheck');
-my ($out, $err) = run_command([ $program, "$typescript/bin/tsc", '-p', "$dir/node", @options ]);
-BAIL_OUT($out) unless -e "$dir/node/dist/index.js";
+my ($out, $typescript) = build_client($dir);
+my $err;
 
 test_conformance([ $program, "$dir/node/tests/runner.mjs" ]);
 is($out, '', 'the types are right') if $types;

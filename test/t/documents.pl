@@ -13,7 +13,8 @@
 # says how long they wait when nothing wakes them; only that is changed here.  It
 # becomes much longer than the test may take, so that they have to be woken.
 #
-# Links must lead to a file, and to a heading in it.
+# Links must lead to a file, and to a heading in it.  The blocks of tutorials are run by
+# tests of their own (test/perl/Tutorial.pm).
 
 use strict;
 use warnings;
@@ -88,8 +89,14 @@ sub read_document
 	ok(!$block, "$file: every block is closed");
 	return;
 }
-read_document($_) foreach grep { -e "$top/$_" } @documents,
+my @tutorials = map { s/^\Q$top\E\///r } glob "$top/doc/tutorials/*.md";
+read_document($_) foreach grep { -e "$top/$_" } @documents, @tutorials,
   'doc/monitoring/README.md', 'packaging/image/README.md', 'CHANGELOG.md';
+
+# The blocks of a tutorial are run by its own test.
+is(join(' ', grep { !-e "$top/test/t/" . basename($_) =~ s/(.*)\.md$/tutorial_$1.pl/r } @tutorials),
+	'', 'each tutorial has a test');
+@blocks = grep { $_->{where} !~ m{^doc/tutorials/} } @blocks;
 
 # Those of the clients have tests of their own for their code.
 {
