@@ -401,15 +401,17 @@ look_for_changes(void)
 	 * end (module.c).  So we find out ourselves whether a command waits until
 	 * the database is not in use.
 	 */
-	SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, MyDatabaseId, 0);
-	if (shmem_is_preloaded())
-		;						/* all sessions have it */
-	else if (session_lock_try(&tag, RowExclusiveLock) != LOCKACQUIRE_NOT_AVAIL)
-		LockRelease(&tag, RowExclusiveLock, true);
-	else
+	if (!shmem_is_preloaded())
 	{
-		database_vacate(MyDatabaseId);
-		pool_vacate(MyDatabaseId, true);
+		SET_LOCKTAG_OBJECT(tag, InvalidOid, DatabaseRelationId, MyDatabaseId,
+						   0);
+		if (session_lock_try(&tag, RowExclusiveLock) != LOCKACQUIRE_NOT_AVAIL)
+			LockRelease(&tag, RowExclusiveLock, true);
+		else
+		{
+			database_vacate(MyDatabaseId);
+			pool_vacate(MyDatabaseId, true);
+		}
 	}
 
 	/* A transaction processes invalidation messages. */
