@@ -134,7 +134,7 @@ arg_check_array(const char *arg, ArrayType *array)
 
 /*
  * Get the elements of an array of ids or of texts, and their number; none may
- * be NULL.
+ * be NULL.  Texts are names, and it does no harm if a caller nests these.
  */
 int
 arg_elements(const char *arg, ArrayType *array, Datum **elements)
@@ -142,10 +142,12 @@ arg_elements(const char *arg, ArrayType *array, Datum **elements)
 	bool	   *nulls;
 	int			n;
 
-	arg_check_array(arg, array);
 	if (ARR_ELEMTYPE(array) == INT8OID)
+	{
+		arg_check_array(arg, array);
 		deconstruct_array(array, INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
 						  TYPALIGN_DOUBLE, elements, &nulls, &n);
+	}
 	else
 		deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, elements,
 						  &nulls, &n);

@@ -341,6 +341,9 @@ my $in_pg_serial = () = slurp_file($node->logfile) =~ /DETAIL:.*"pg_serial\//g;
 @unexpected =
   grep { !/could not access status of transaction/ || $in_pg_serial-- <= 0 }
   @unexpected;
+
+# On a slow machine, they are prepared faster than another session ends them.
+@unexpected = grep { !/maximum number of prepared transactions reached/ } @unexpected;
 is(scalar @unexpected, 0, 'no unexpected error');
 diag join "\n", @unexpected[ 0 .. ($#unexpected > 9 ? 9 : $#unexpected) ]
   if @unexpected;

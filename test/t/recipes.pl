@@ -116,9 +116,10 @@ write_file(
 Datum
 sql_queue_is_paused(PG_FUNCTION_ARGS)
 {
-	QueueDescription queue;
+	QueueSummary queue;
+	Jsonb	   *metadata;
 
-	if (!queue_describe(arg_queue_name(fcinfo, 0, "q"), &queue))
+	if (!queue_describe(arg_queue_name(fcinfo, 0, "q"), &queue, &metadata))
 		PG_RETURN_NULL();
 	PG_RETURN_BOOL(queue.paused);
 }
