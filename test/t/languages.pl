@@ -160,11 +160,12 @@ $db = 'languages';
 
 # The extension, the role and the table are the README's.
 my %readme = slurp_file("$top/README.md") =~
-  /^<!-- test: (install|sent)\b.*? -->\n```sql\n(.*?)^```$/msg;
+  /^<!-- test: (install|push)\b.*? -->\n```sql\n(.*?)^```$/msg;
 my $password = join '', map { ('a' .. 'z')[ rand 26 ] } 1 .. 20;
 $readme{install} =~ s/:"DBNAME"/$db/;
 value("$readme{install}; ALTER ROLE app PASSWORD '$password'");
-value("SET ROLE app; $readme{sent}");
+$readme{push} =~ s/^SELECT .*//m;
+value("SET ROLE app; $readme{push}");
 
 # Where it is enabled, a claim is over before its message is deleted.
 value($end_claims);
