@@ -122,7 +122,8 @@ sub push_messages
 		FROM generate_series(1, $times), CAST('$json' AS jsonb) AS m});
 }
 
-# Kills workers at random.  The numbers are the same in each run.
+# Kills workers at random.  The numbers are the same in each run.  Messages are pushed
+# before each kill, so that there is work however slow the machine is.
 sub kill_workers
 {
 	my ($kills, $action) = @_;
@@ -134,6 +135,7 @@ sub kill_workers
 		my $done = value('SELECT count(*) FROM effects');
 		my $name = 'random ' . (1 + int rand $action->{workers});
 
+		push_messages($action->{messages}, $action);
 		becomes("SELECT count(*) > $done FROM effects", 't', name('they work'));
 		sleep rand 0.3;
 		$workers{$name}{run}->signal('KILL');
