@@ -121,7 +121,7 @@ sub check_restored
 			qq{SELECT ttl, grace, message_count FROM claim_get('q', '$claim')}),
 		'30000|60|3',
 		"$how: the old claim is known");
-	is($server->safe_psql($db, q{SELECT body FROM queue_claim('q', 60, 60, 2)}),
+	is($server->safe_psql($db, q{SELECT body FROM queue_claim('q', 30000, 60, 2)}),
 		qq{"m6"\n"m7"}, "$how: what was claimed is held");
 	is( $server->safe_psql($db, qq{SELECT message_delete('q', $first_id, '$claim')}),
 		't', "$how: a delete under the old claim");
@@ -196,7 +196,7 @@ sub check_restored
 	is( $server->safe_psql($db, 'SELECT batch_close(1)'),
 		't', "$how: a batch that messages wait for is there, though its owner is not");
 	ok( $server->poll_query_until($db,
-			q{SELECT count(*) = 1 FROM queue_claim('waits', 60, 60)}),
+			q{SELECT count(*) = 1 FROM queue_claim('waits', 30000, 60)}),
 		"$how: what waits is freed at its end");
 	return;
 }
