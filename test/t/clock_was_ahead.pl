@@ -44,7 +44,7 @@ is( $node->safe_psql(
 	'600|0|60',
 	'a claim from the future is of age 0');
 is( $node->safe_psql('postgres',
-		q{SELECT body, age FROM queue_claim('q', 60, 60, 1)}),
+		q{SELECT body, age FROM queue_claim('q', 600, 60, 1)}),
 	'"m2"|0',
 	'they can be claimed');
 is( $node->safe_psql('postgres', q{SELECT body, age FROM queue_pop('q')}),
@@ -88,7 +88,7 @@ $node->safe_psql(
 	SELECT queue_push('q', '"a"');
 	UPDATE queue_data.message_0 SET created_at = created_at + interval '1 hour' WHERE body = '"a"';
 	SELECT queue_push('q', '"b"')});
-is( $node->safe_psql('postgres', q{SELECT body FROM queue_claim('q', 60, 60)}),
+is( $node->safe_psql('postgres', q{SELECT body FROM queue_claim('q', 600, 60)}),
 	qq{"a"\n"b"}, 'the order is that of the pushes');
 
 $node->stop;

@@ -83,7 +83,7 @@ is( stats($node, 'crash', q{claimed, completed, since > now() - interval '1 hour
 	'100|100|t', 'what is written survives a crash');
 $node->safe_psql('postgres',
 	q{SELECT queue_push_batch('crash', '{1, 2, 3}');
-	SELECT message_retry('crash', id, claim_id, 'told by ' || body::text, 0) FROM queue_claim('crash', 60, 60, 3)});
+	SELECT message_retry('crash', id, claim_id, 'told by ' || body::text, 0) FROM queue_claim('crash', 600, 60, 3)});
 is( stats($node, 'crash', 'claimed, retried, last_error'),
 	'103|3|told by 3', 'the last error can be read at once');
 ok($node->poll_query_until('postgres',
@@ -115,11 +115,11 @@ $node->poll_query_until('postgres',
 $node->safe_psql(
 	'postgres', q{
 	SELECT queue_push('twins', '"first"', dedup_key => 'k');
-	CREATE TABLE claims AS SELECT claim_id FROM queue_claim('twins', 60, 60);
+	CREATE TABLE claims AS SELECT claim_id FROM queue_claim('twins', 600, 60);
 	SELECT queue_push('twins', '"second"', dedup_key => 'k');
 	SELECT claim_release('twins', claim_id) FROM claims;
 	DELETE FROM claims;
-	INSERT INTO claims SELECT claim_id FROM queue_claim('twins', 60, 60, 1);
+	INSERT INTO claims SELECT claim_id FROM queue_claim('twins', 600, 60, 1);
 	CREATE TABLE roots AS SELECT job_root('leaves', 's') AS root;
 	SELECT queue_push('leaves', jsonb_build_object('n', i) || root) FROM generate_series(1, 5) i, roots;
 	SELECT job_root('leaves', 's')});
@@ -144,7 +144,7 @@ foreach my $db ('postgres', 'restored')
 			SELECT total FROM queue_stats('twins')}),
 		"1\n0",
 		"$db: the run stands for its twin");
-	is($node->safe_psql($db, q{SELECT count(*) FROM queue_claim('leaves', 60, 60)}),
+	is($node->safe_psql($db, q{SELECT count(*) FROM queue_claim('leaves', 600, 60)}),
 		'0', "$db: leaves of the older root are dropped");
 	is(stats($node, 'leaves', 'duplicates', $db),
 		'5', "$db: and counted");

@@ -119,7 +119,7 @@ sub works
 	my $q = 'works' . ++$number;
 	my $sql = qq{SELECT count(queue_push('$q', '1'));
 		SELECT sum(claim_complete('$q', claim_id))
-		FROM queue_claim('$q', 60, 60, 1)};
+		FROM queue_claim('$q', 600, 60, 1)};
 
 	is($session ? $session->query_safe($sql) : $node->safe_psql('postgres', $sql),
 		"1\n1", "$what: push and claim");
@@ -215,7 +215,7 @@ works('before a table changes', $connected);
 $node->safe_psql('postgres', $new_column);
 foreach my $call (
 	q{SELECT queue_push('q', '1')},
-	q{SELECT * FROM queue_claim('q', 60, 60)},
+	q{SELECT * FROM queue_claim('q', 600, 60)},
 	q{SELECT job_root('q', 's')},
 	q{SELECT * FROM queue_stats('q')})
 {

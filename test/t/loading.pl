@@ -66,7 +66,7 @@ sub worker_loop
 		BEGIN
 			LOOP
 				got := 0;
-				FOR m IN SELECT * FROM queue_claim('$queue', 60, 60, 7) LOOP
+				FOR m IN SELECT * FROM queue_claim('$queue', 600, 60, 7) LOOP
 					got := got + 1;
 					INSERT INTO seen VALUES (m.id, (m.body ->> 'n')::int);
 					IF NOT message_delete('$queue', m.id, m.claim_id) THEN
@@ -136,7 +136,7 @@ foreach my $preload ('queue', $node->pg_version >= 17 ? '' : ())
 	my $kept =
 	  run_sql(q{SELECT claim_id FROM queue_claim('basic', 600, 60, 1)});
 	$node->restart;
-	is(run_sql(q{SELECT body FROM queue_claim('basic', 60, 60)}),
+	is(run_sql(q{SELECT body FROM queue_claim('basic', 600, 60)}),
 		'"m2"', "$how: a claim holds through a restart");
 	is(run_sql(qq{SELECT claim_complete('basic', '$kept')}),
 		'1', "$how: and its id is still good");

@@ -81,7 +81,7 @@ is(scalar(grep { $_ eq 'h' } @all), 0, 'no notification of a push that was rolle
 is(scalar(grep { $_ eq 'h2' } @all), 1, 'one of what else was pushed');
 forget_heard();
 value('BEGIN');
-value(q{SELECT FROM queue_claim('h2', 60, 0)});
+value(q{SELECT FROM queue_claim('h2', 600, 0)});
 value('ROLLBACK');
 ok(wait_to_hear('h2'), 'listeners are notified of a claim that was rolled back');
 

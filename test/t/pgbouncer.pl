@@ -48,10 +48,10 @@ through_pool(
 	q{SELECT queue_push_batch('q', ARRAY['"m1"', '"m2"', '"m3"']::jsonb[])});
 
 # What one client claims, another one's transaction may get the process of.
-my $claim = through_pool(q{SELECT claim_id FROM queue_claim('q', 60, 60, 1)});
+my $claim = through_pool(q{SELECT claim_id FROM queue_claim('q', 600, 60, 1)});
 is( through_pool(
-		'BEGIN', q{SELECT body FROM queue_claim('q', 60, 60, 1)}, 'ROLLBACK',
-		q{SELECT body FROM queue_claim('q', 60, 60, 1)}),
+		'BEGIN', q{SELECT body FROM queue_claim('q', 600, 60, 1)}, 'ROLLBACK',
+		q{SELECT body FROM queue_claim('q', 600, 60, 1)}),
 	qq{"m2"\n"m2"},
 	'rolled back and claimed again');
 is(through_pool(qq{SELECT claim_complete('q', '$claim')}),
@@ -77,7 +77,7 @@ foreach my $worker (1 .. 5)
 	# Each round: claim, do the work and delete under the claim in one
 	# transaction, with the claim made in another one before.
 	my $turn = q{
-SELECT coalesce(min(claim_id), '') AS claim FROM queue_claim('work', 60, 60, 3) \gset
+SELECT coalesce(min(claim_id), '') AS claim FROM queue_claim('work', 600, 60, 3) \gset
 BEGIN;
 INSERT INTO done SELECT (body #>> '{}')::int, } . $worker
 	  . q{ FROM claim_messages('work', :'claim');

@@ -65,7 +65,7 @@ sub soon
 sub free_ones
 {
 	return $node->safe_psql('postgres',
-		q{BEGIN; SELECT coalesce(string_agg(body #>> '{}', ' '), '') FROM queue_claim('q', 60, 60, 100); ROLLBACK}
+		q{BEGIN; SELECT coalesce(string_agg(body #>> '{}', ' '), '') FROM queue_claim('q', 600, 60, 100); ROLLBACK}
 	);
 }
 
@@ -182,7 +182,7 @@ foreach my $restart (0, 1)
 			my $b = "$how, bound of $bound, $end";
 			my $free = sub {
 				return $node->safe_psql('postgres',
-					q{BEGIN; SELECT coalesce(string_agg(body #>> '{}', ' '), '') FROM queue_claim('g', 60, 60, 100); ROLLBACK}
+					q{BEGIN; SELECT coalesce(string_agg(body #>> '{}', ' '), '') FROM queue_claim('g', 600, 60, 100); ROLLBACK}
 				);
 			};
 			my $anew = sub {
@@ -235,14 +235,14 @@ foreach my $restart (0, 1)
 		$node->restart if $restart;
 		is( $node->safe_psql(
 				'postgres',
-				q{SELECT queue_exists('new'), (SELECT count(*) FROM queue_claim('new', 60, 60))}
+				q{SELECT queue_exists('new'), (SELECT count(*) FROM queue_claim('new', 600, 60))}
 			),
 			'f|0',
 			"$how: a prepared queue is not there");
 		end_prepared($end);
 		is( $node->safe_psql(
 				'postgres',
-				q{SELECT queue_exists('new'), (SELECT count(*) FROM queue_claim('new', 60, 60))}
+				q{SELECT queue_exists('new'), (SELECT count(*) FROM queue_claim('new', 600, 60))}
 			),
 			$commit ? 't|1' : 'f|0',
 			"$how: new queue, $end");
@@ -253,16 +253,16 @@ foreach my $restart (0, 1)
 fresh();
 is( $node->safe_psql(
 		'postgres', q{
-		BEGIN; SELECT body FROM queue_claim('q', 60, 60, 1); PREPARE TRANSACTION 'p';
-		SELECT body FROM queue_claim('q', 60, 60, 1);
+		BEGIN; SELECT body FROM queue_claim('q', 600, 60, 1); PREPARE TRANSACTION 'p';
+		SELECT body FROM queue_claim('q', 600, 60, 1);
 		ROLLBACK PREPARED 'p';
 		SELECT FROM pg_sleep(1.1);
-		SELECT body FROM queue_claim('q', 60, 60, 1)}),
+		SELECT body FROM queue_claim('q', 600, 60, 1)}),
 	qq{"m1"\n"m2"\n"m1"},
 	'one session prepares, claims and rolls back');
 
 # metadata and pause
-$node->safe_psql('postgres', q{SELECT count(*) FROM queue_claim('q', 60, 60)});
+$node->safe_psql('postgres', q{SELECT count(*) FROM queue_claim('q', 600, 60)});
 prepare(q{SELECT queue_pause('q')});
 $node->safe_psql('postgres', q{COMMIT PREPARED 'p'; SELECT queue_push('q', '"m5"')});
 is(free_ones(), '', 'a pause that was prepared');

@@ -72,7 +72,7 @@ my %work = (
 	queue_push => q{SELECT queue_push('q', '1')},
 	queue_push_batch => q{SELECT queue_push_batch('q', ARRAY['1']::jsonb[])},
 	queue_post => q{SELECT queue_post('q', '[{"body": 1}]')},
-	queue_claim => q{SELECT queue_claim('q', 60, 60, 1)},
+	queue_claim => q{SELECT queue_claim('q', 600, 60, 1)},
 	queue_claim_any => q{SELECT queue_claim_any(NULL, 60, 60, 1)},
 	queue_pop => q{SELECT queue_pop('q')},
 	message_delete => qq{SELECT message_delete('q', $id)},
@@ -141,9 +141,9 @@ $node->safe_psql(
 		FROM generate_series(1, 30) i;
 	COMMIT;
 	SELECT claim_complete('plain', min(claim_id))
-		FROM queue_claim('plain', 60, 60, 100);
+		FROM queue_claim('plain', 600, 60, 100);
 	SELECT claim_release('plain', min(claim_id), 100)
-		FROM queue_claim('plain', 60, 60, 50)});
+		FROM queue_claim('plain', 600, 60, 50)});
 $node->safe_psql('postgres', 'REINDEX TABLE CONCURRENTLY queue_data.message_0');
 $warm->query_safe(q{SELECT queue_push('plain', '1')});
 is( $node->safe_psql(
@@ -186,7 +186,7 @@ is( $node->safe_psql(
 		qq{SELECT message_delete('q', $id), claim_complete('q', '$claim')}),
 	't|1',
 	'rewritten tables: ids and claims hold');
-is($warm->query_safe(q{SELECT body FROM queue_claim('q', 60, 60)}),
+is($warm->query_safe(q{SELECT body FROM queue_claim('q', 600, 60)}),
 	qq{"m3"\n"m4"}, 'rewritten tables: the old session finds the rest');
 $warm->quit;
 

@@ -46,7 +46,7 @@ is( $node->safe_psql(
 		q{SELECT queue_push('one', '1') \g /dev/null
 		BEGIN;
 		SELECT queue_push('one', '1') \g /dev/null
-		SELECT claim_complete('one', claim_id) FROM queue_claim('one', 60, 60, 1) \g /dev/null
+		SELECT claim_complete('one', claim_id) FROM queue_claim('one', 600, 60, 1) \g /dev/null
 		SELECT string_agg(locktype || ' ' || mode, ', ') FROM pg_locks
 		WHERE pid = pg_backend_pid() AND NOT fastpath AND locktype <> 'transactionid';
 		COMMIT;
@@ -76,7 +76,7 @@ foreach my $one (1, 50, $queues / 2, $queues)
 }
 is($node->safe_psql('postgres', q{SELECT queue_push('q7', '"other"') IS NOT NULL}),
 	't', 'other pushes do not wait');
-is($node->safe_psql('postgres', q{SELECT body FROM queue_claim('q7', 60, 60)}),
+is($node->safe_psql('postgres', q{SELECT body FROM queue_claim('q7', 600, 60)}),
 	'"other"', 'nor do claims');
 
 # in the middle of the wait the transaction ends
@@ -102,7 +102,7 @@ is( $node->safe_psql('postgres',
 # claims from many queues, and drops of many, in one transaction each
 $pusher->query_safe('BEGIN');
 is( $pusher->query_safe(
-		qq{SELECT count(c.id) FROM generate_series(1, 5000) g, queue_claim('q' || g, 60, 60) c}),
+		qq{SELECT count(c.id) FROM generate_series(1, 5000) g, queue_claim('q' || g, 600, 60) c}),
 	'5000',
 	'claims from many queues');
 is(state_of(q{SET lock_timeout = '100ms'; SELECT queue_drop('q4999')}),

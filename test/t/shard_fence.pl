@@ -174,7 +174,7 @@ value(q{UPDATE queue_data.shard SET state = 'local' WHERE shard = queue_shard(}
 
 # What is here works, in all other functions too.
 is( value("SELECT queue_create('$here.dead'), queue_push('$here', '1') > 0,
-	queue_exists('$here'); SELECT body FROM queue_claim('$here', 60, 60);
+	queue_exists('$here'); SELECT body FROM queue_claim('$here', 600, 60);
 	SELECT body, claim_count FROM queue_claim_any('{$here,$here.dead}')"),
 	"t|t|t\n1", 'what is here works');
 my $lock = q{SELECT count(*) FROM pg_locks WHERE locktype = 'object' AND objsubid = 4
@@ -196,7 +196,7 @@ sub move
 
 my $connected = $node->background_psql('postgres', on_error_stop => 0);
 my $claim = $connected->query_safe(
-	"SELECT queue_push('$here', '3') > 0; SELECT DISTINCT claim_id FROM queue_claim('$here', 60, 60)")
+	"SELECT queue_push('$here', '3') > 0; SELECT DISTINCT claim_id FROM queue_claim('$here', 600, 60)")
   =~ s/^t\n//r;
 my $prepared = "PREPARE p AS SELECT claim_renew('$here', '$claim', 60) > now()";
 is($connected->query_safe("$prepared; EXECUTE p"), 't', 'a claim, in a connected session');
@@ -265,7 +265,7 @@ foreach (sort grep { /^(?:queue_(?:exists|get|messages|stats|groups|dead_letters
 
 move('local');
 is($connected->query_safe('EXECUTE p'), 't', 'it is here again: the claim is live');
-is($connected->query_safe("SELECT body FROM queue_claim('$here', 60, 60)"),
+is($connected->query_safe("SELECT body FROM queue_claim('$here', 600, 60)"),
 	'4', 'and what was pushed is there');
 is(value(q{SELECT string_agg(name, ' ') FROM queue_list()}),
 	"$here $here.dead $here.dead.dead", 'and in the list');

@@ -40,7 +40,7 @@ $primary->safe_psql(
 	'postgres', q{
 	SELECT queue_create('kept', '{"_keep_finished": 86400, "_keep_body": true}');
 	SELECT queue_push('kept', '"done"');
-	SELECT message_complete('kept', id, claim_id, '17') FROM queue_claim('kept', 60, 60);
+	SELECT message_complete('kept', id, claim_id, '17') FROM queue_claim('kept', 600, 60);
 	SELECT queue_push_batch('kept', ARRAY['"canceled"', '"waits"']::jsonb[]);
 });
 my ($canceled, $canceled_claim) = split /\|/, $primary->safe_psql('postgres',
@@ -122,7 +122,7 @@ my %change = (
 	topic_bind         => q{topic_bind('a', 'q')},
 	topic_unbind       => q{topic_unbind('a', 'q')},
 	topic_publish      => q{topic_publish('a', '1')},
-	queue_claim        => q{queue_claim('q', 60, 60)},
+	queue_claim        => q{queue_claim('q', 600, 60)},
 	queue_claim_any    => q{queue_claim_any(NULL, 60, 60)},
 	claim_next         => qq{claim_next('q', '$claim', 60, 60)},
 	claim_renew        => qq{claim_renew('q', '$claim', 60)},
@@ -139,7 +139,7 @@ is(state_of("CALL queue_await('kept', $done)"), '25006', 'standby refuses queue_
 $primary->stop;
 $standby->promote;
 is( $standby->safe_psql('postgres',
-		q{SELECT body FROM queue_claim('q', 60, 60, 2)}),
+		q{SELECT body FROM queue_claim('q', 600, 60, 2)}),
 	qq{"m3"\n"m4"},
 	'promoted: claims made before hold');
 is($standby->safe_psql('postgres', qq{SELECT claim_complete('q', '$claim')}),
@@ -172,7 +172,7 @@ ok($standby->poll_query_until('postgres',
 			WHERE query LIKE 'CALL queue_await%' AND wait_event_type = 'Extension'}),
 	'promoted: a session waits');
 $standby->safe_psql('postgres',
-	q{SELECT message_complete('kept', id, claim_id, '18') FROM queue_claim('kept', 60, 60)});
+	q{SELECT message_complete('kept', id, claim_id, '18') FROM queue_claim('kept', 600, 60)});
 $standby->safe_psql('postgres', "SELECT claim_release('kept', '$canceled_claim')");
 is($waiting->query_safe('SELECT 1'), join("\n",
 		'{"error": null, "result": 18, "outcome": "completed"}',

@@ -113,11 +113,11 @@ $node->safe_psql('postgres',
 sub free_ones
 {
 	return $node->safe_psql('postgres',
-		q{BEGIN; SELECT string_agg(body #>> '{}', ' ') FROM queue_claim('q', 60, 60); ROLLBACK}
+		q{BEGIN; SELECT string_agg(body #>> '{}', ' ') FROM queue_claim('q', 600, 60); ROLLBACK}
 	);
 }
 
-foreach my $work ('queue_claim(\'q\', 60, 60, 2)', 'queue_pop(\'q\', 2)')
+foreach my $work ('queue_claim(\'q\', 600, 60, 2)', 'queue_pop(\'q\', 2)')
 {
 	my $session = $node->background_psql('postgres', on_error_stop => 0);
 	my $pid = $session->query_safe('SELECT pg_backend_pid()');
@@ -133,7 +133,7 @@ foreach my $work ('queue_claim(\'q\', 60, 60, 2)', 'queue_pop(\'q\', 2)')
 my $idle = $node->background_psql('postgres', on_error_stop => 0);
 my $pid = $idle->query_safe('SELECT pg_backend_pid()');
 $idle->query_safe(q{SET idle_in_transaction_session_timeout = '200ms'});
-$idle->query_safe(q{BEGIN; SELECT queue_claim('q', 60, 60, 2)});
+$idle->query_safe(q{BEGIN; SELECT queue_claim('q', 600, 60, 2)});
 $node->poll_query_until('postgres',
 	"SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = $pid");
 is(free_ones(), 'm1 m2 m3', 'given back by a session that idled too long');
@@ -144,7 +144,7 @@ eval { $idle->quit };
 $holder->query_safe(q{BEGIN; SELECT id FROM queue_data.message_0 FOR UPDATE});
 is( $node->safe_psql(
 		'postgres',
-		q{SET lock_timeout = '100ms'; SELECT count(*) FROM queue_claim('q', 60, 60)}),
+		q{SET lock_timeout = '100ms'; SELECT count(*) FROM queue_claim('q', 600, 60)}),
 	'0',
 	'a claim waits for no row');
 is( state_of(
@@ -157,8 +157,8 @@ $holder->quit;
 # a cancelled statement does not end the transaction around a savepoint
 my $saved = $node->background_psql('postgres', on_error_stop => 0);
 $saved->query_safe(
-	q{BEGIN; SELECT queue_claim('q', 60, 60, 1); SAVEPOINT a; SET LOCAL statement_timeout = '100ms'});
-$saved->query(q{SELECT body, pg_sleep(10) FROM queue_claim('q', 60, 60, 1)});
+	q{BEGIN; SELECT queue_claim('q', 600, 60, 1); SAVEPOINT a; SET LOCAL statement_timeout = '100ms'});
+$saved->query(q{SELECT body, pg_sleep(10) FROM queue_claim('q', 600, 60, 1)});
 $saved->{stderr} = '';
 $saved->query_safe('ROLLBACK TO a');
 is(free_ones(), 'm2 m3', 'rolled back to a savepoint after a timeout');

@@ -88,7 +88,7 @@ value(q{SELECT set_config('queue.project', 'p', true), queue_push('there', '1')}
 is(finish($job), "t\n", 'a push wakes in a project that is set for the transaction');
 
 # a release, and a rollback of a claim
-my $claim = value(q{SELECT claim_id FROM queue_claim('q', 60, 0)});
+my $claim = value(q{SELECT claim_id FROM queue_claim('q', 600, 0)});
 $job = begin_wait('q', $long);
 wait_for_waiters(1);
 value("SELECT claim_release('q', '$claim')");

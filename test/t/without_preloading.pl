@@ -146,11 +146,11 @@ $waiting->quit;
 # Sessions share the maps: what one returns, the other finds.
 my ($one, $two) = map { $node->background_psql('d1') } 1 .. 2;
 $one->query_safe('BEGIN');
-is($one->query_safe(q{SELECT body FROM queue_claim('mail', 60, 0, 1)}), '1', 'a claim');
-is($two->query_safe(q{SELECT body FROM queue_claim('mail', 60, 0, 1)}), '2', 'another one');
-is($two->query_safe(q{SELECT body FROM queue_claim('mail', 60, 0, 1)}), '', 'nothing else');
+is($one->query_safe(q{SELECT body FROM queue_claim('mail', 600, 0, 1)}), '1', 'a claim');
+is($two->query_safe(q{SELECT body FROM queue_claim('mail', 600, 0, 1)}), '2', 'another one');
+is($two->query_safe(q{SELECT body FROM queue_claim('mail', 600, 0, 1)}), '', 'nothing else');
 $one->query_safe('ROLLBACK');
-is($two->query_safe(q{SELECT body FROM queue_claim('mail', 60, 0, 1)}), '1', 'what was rolled back');
+is($two->query_safe(q{SELECT body FROM queue_claim('mail', 600, 0, 1)}), '1', 'what was rolled back');
 $_->quit foreach $one, $two;
 
 # The worker ends claims, without a call.

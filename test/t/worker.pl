@@ -205,11 +205,11 @@ $heard_at = wait_to_hear('f');
 cmp_ok($heard_at, '>=', $due, 'listeners are notified of a delayed message when it is due');
 note sprintf 'delay over: notified after %.1f ms', ($heard_at - $due) * 1000;
 is(scalar(grep { $_ eq 'f' } forget_heard()), 1, 'once');
-is(value(q{SELECT count(*) FROM queue_claim('f', 60, 0)}), '1', 'it is free');
+is(value(q{SELECT count(*) FROM queue_claim('f', 600, 0)}), '1', 'it is free');
 
 # a release with a delay
 $held = value(
-	q{SELECT queue_push('f', '2'); SELECT claim_id FROM queue_claim('f', 60, 0)});
+	q{SELECT queue_push('f', '2'); SELECT claim_id FROM queue_claim('f', 600, 0)});
 $held =~ s/^\d+\n//;
 forget_heard();
 my $before = time;

@@ -91,12 +91,12 @@ my $learns = sub {
 };
 my $before = $learns->();
 is(value(q{SELECT queue_update('bound', '{"_group_concurrency": 2}') IS NOT NULL}), 't', 'another bound');
-is(value(q{SELECT count(*) FROM queue_claim('bound', 60, 60, 10)}), '10', 'a claim finds messages at once');
+is(value(q{SELECT count(*) FROM queue_claim('bound', 600, 60, 10)}), '10', 'a claim finds messages at once');
 my $until = time + 180;
 sleep 0.1 while $learns->() - $before < 8 && time < $until;
 cmp_ok($learns->() - $before, '>=', 8, 'the worker reads the queue in steps');
 is( value(
-		q{DO $$ BEGIN FOR i IN 1 .. 30 LOOP PERFORM queue_claim('bound', 60, 60, 10); END LOOP; END $$;
+		q{DO $$ BEGIN FOR i IN 1 .. 30 LOOP PERFORM queue_claim('bound', 600, 60, 10); END LOOP; END $$;
 		SELECT max(n) FROM (SELECT count(*) AS n FROM queue_messages('bound', NULL, 1000, true, true)
 			WHERE claim_count > 0 GROUP BY group_key) AS g}),
 	'2',
