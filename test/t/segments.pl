@@ -160,10 +160,13 @@ cmp_ok(value("SELECT pg_relation_size('queue_data.$table')"),
 	'>', 0, 'one that a reader has locked is not');
 is($reader->query_safe("SELECT count(*) >= 0 FROM queue_data.$table"),
 	't', 'nothing happens to the reader');
+
+# On a busy machine, it may be the active one again before we look at its size.
+my $truncation =
+  "SELECT truncated_at > '%s' FROM queue_data.segment WHERE 'message_' || segment = '%s'";
+my $before = value('SELECT clock_timestamp()');
 $reader->query_safe('COMMIT');
-becomes_true(
-	"SELECT pg_relation_size('queue_data.$table') = 0",
-	'but when he is done');
+becomes_true(sprintf($truncation, $before, $table), 'but when he is done');
 
 # So is one in whose truncation an error has occurred.
 value(q{SELECT queue_push('unread', '"first"')});
@@ -174,9 +177,9 @@ value(q{SELECT queue_purge('unread')});
 becomes_true(
 	q{SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type = 'queue worker' AND wait_event_type = 'Lock'},
 	'the worker waits, not for long');
+$before = value('SELECT clock_timestamp()');
 $reader->query_safe('COMMIT');
-becomes_true(
-	"SELECT pg_relation_size('queue_data.$table') = 0",
+becomes_true(sprintf($truncation, $before, $table),
 	'nor does an error keep one for ever');
 $reader->quit;
 
