@@ -109,7 +109,6 @@ static bool needs_probe(int64 batch, int64 first, int64 last);
 
 /* --- Setting up --- */
 
-
 /* Forget all batches of a database. */
 void
 batch_state_clear(Oid database)

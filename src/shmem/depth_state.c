@@ -96,7 +96,6 @@ static DepthState *my_depth_state(void);
 
 /* --- Setting up --- */
 
-
 /* Initialize the state when shared memory is created. */
 void
 depth_state_init(DepthState *state)

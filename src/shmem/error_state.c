@@ -41,7 +41,6 @@ const SharedArea error_area = {
 
 static QueueError *find_error(Oid extension, int32 queue_id, bool *found);
 
-
 /*
  * Returns the entry of a queue of this database, or if it has none, the oldest
  * one in its place, or a free one.

@@ -187,10 +187,10 @@ search_range(OldestScan *scan, int32 queue_id, const MessageRange *range)
 	int64		end = Min(range->last + 1, scan->first);
 	bool		all = range->priority == ALL_PRIORITIES;
 	ScanKeyData keys[MESSAGE_KEYS_MAX];
-	int			nkeys =
-	message_scan_keys(keys, false, queue_id, range->priority,
-					  all ? PG_INT64_MIN : message_id_make(range->first, 0, 0),
-					  all ? PG_INT64_MAX : message_id_make(end, 0, 0) - 1);
+	int64		low = all ? PG_INT64_MIN : message_id_make(range->first, 0, 0);
+	int64		high = all ? PG_INT64_MAX : message_id_make(end, 0, 0) - 1;
+	int			nkeys = message_scan_keys(keys, false, queue_id,
+										  range->priority, low, high);
 
 	for (int i = 0; i < MESSAGE_SEGMENTS && scan->left > 0; i++)
 		if (segment_may_hold(i, range->first, end - 1))

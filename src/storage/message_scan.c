@@ -84,7 +84,8 @@ struct MessageScan
 	LOCKMODE	lockmode;
 	bool		no_wait;		/* for locks on tables */
 	int			nsnapshots;		/* pushed */
-	SnapshotToken token;		/* of the last one */
+	Snapshot	snapshot;		/* the last one, */
+	SnapshotToken token;		/* and its token */
 	ArrayType  *ids;			/* only messages with these, or NULL */
 
 	/* The parts */
@@ -146,6 +147,7 @@ void
 message_scan_push_snapshot(MessageScan *scan)
 {
 	scan->token = segment_push_snapshot();
+	scan->snapshot = GetActiveSnapshot();
 	scan->nsnapshots++;
 }
 
@@ -235,6 +237,7 @@ message_scan_end(MessageScan *scan)
 	if (scan->tables == &scan->own_tables)
 		message_tables_close(scan->tables, scan->lockmode != AccessShareLock);
 	keep_scan_memory(scan);
+	Assert(scan->nsnapshots == 0 || scan->snapshot == GetActiveSnapshot());
 	for (; scan->nsnapshots > 0; scan->nsnapshots--)
 		PopActiveSnapshot();
 	pfree(scan->parts);

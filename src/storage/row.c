@@ -424,7 +424,7 @@ row_find_unique(Relation rel, Relation index, ScanKey keys, int nkeys,
 
 /*
  * Returns whether a row was locked, updated or deleted.  Returns false if
- * another transaction has locked or changed it, or this one has changed it.
+ * another transaction has locked or changed it.
  */
 bool
 row_succeeded(TM_Result result)
@@ -437,8 +437,8 @@ row_succeeded(TM_Result result)
 		case TM_BeingModified:
 		case TM_Updated:
 		case TM_Deleted:		/* a message may have been moved, too */
-		case TM_SelfModified:
 			return false;
+		case TM_SelfModified:
 		case TM_Invisible:
 		default:
 			elog(ERROR, "unexpected result of locking or changing a row: %d",
@@ -466,7 +466,7 @@ row_lock(Relation rel, ItemPointer tid, LockTupleMode mode,
 							  &failure);
 	PopActiveSnapshot();
 	ExecDropSingleTupleTableSlot(slot);
-	return row_succeeded(result);
+	return result != TM_SelfModified && row_succeeded(result);
 }
 
 /*
@@ -497,7 +497,7 @@ row_update(Relation rel, ItemPointer tid, HeapTuple tuple)
 	}
 	PopActiveSnapshot();
 	ExecDropSingleTupleTableSlot(slot);
-	return row_succeeded(result);
+	return result != TM_SelfModified && row_succeeded(result);
 }
 
 /*

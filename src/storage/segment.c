@@ -150,20 +150,23 @@ segment_switch_begin(RingState *state)
 {
 	for (RingKind kind = 0; kind < RING_KINDS; kind++)
 	{
-		Datum		active =
-		ObjectIdGetDatum(catalog_segment_oid(catalog_active_table(kind)));
-		uint64		size;
+		Oid			active = catalog_segment_oid(catalog_active_table(kind));
+		Datum		bytes = DirectFunctionCall1(pg_table_size,
+												ObjectIdGetDatum(active));
 		uint64		written = 0;
 
 		/* Half of each page is free; see segment_is_full(). */
-		size = DatumGetInt64(DirectFunctionCall1(pg_table_size, active)) / 2;
+		uint64		size = DatumGetInt64(bytes) / 2;
 
 		/* Not if sessions, or an earlier worker, have counted already. */
 		pg_atomic_compare_exchange_u64(&state->written[kind], &written, size);
 	}
 }
 
-/* Returns the next empty segment after the active one, or NO_SEGMENT. */
+/*
+ * Returns the next empty segment after the active one, or NO_SEGMENT.  One that
+ * is locked against readers counts as in use, since we would wait for it.
+ */
 static int
 next_free_segment(RingKind kind)
 {
@@ -174,7 +177,8 @@ next_free_segment(RingKind kind)
 	{
 		int			segment = ring->first + (offset + i) % ring->n;
 
-		if (segment_is_free(segment))
+		if (segment_is_free(segment) &&
+			!catalog_has_pages(catalog_segment_oid(segment)))
 			return segment;
 	}
 	return NO_SEGMENT;
@@ -193,12 +197,18 @@ segment_write_active(RingKind kind, int next)
 	Datum		values[2];
 	ScanKeyData key;
 
+	/*
+	 * The history has a row for each of its rings.  queue_data.ring has one
+	 * row, and after a superuser has written it anew it may name another
+	 * table.
+	 */
 	ScanKeyInit(&key, ring->active, BTEqualStrategyNumber, F_INT2EQ,
 				Int16GetDatum(catalog_active_table(kind)));
 	values[0] = Int16GetDatum(next);
 	values[1] = TimestampTzGetDatum(GetCurrentTimestamp());
-	row_set_columns(rel, row_fetch(rel, InvalidOid, &key, 1), 2, columns,
-					values);
+	row_set_columns(rel, row_fetch(rel, InvalidOid, &key,
+								   ring->row == CATALOG_RING ? 0 : 1),
+					2, columns, values);
 
 	/* An update of a row does not make sessions read the table again. */
 	CacheInvalidateRelcache(rel);

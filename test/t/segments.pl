@@ -173,14 +173,22 @@ value(q{SELECT queue_push('unread', '"first"')});
 ($table) = relations_of('unread');
 switch_segment();
 $reader->query_safe('BEGIN; SELECT count(*) FROM (SELECT FROM queue_data.segment FOR UPDATE) AS s');
+$before = value('SELECT clock_timestamp()');
 value(q{SELECT queue_purge('unread')});
 becomes_true(
 	q{SELECT count(*) > 0 FROM pg_stat_activity WHERE backend_type = 'queue worker' AND wait_event_type = 'Lock'},
 	'the worker waits, not for long');
-$before = value('SELECT clock_timestamp()');
 $reader->query_safe('COMMIT');
 becomes_true(sprintf($truncation, $before, $table),
 	'nor does an error keep one for ever');
+
+# The next segment that is free is locked, as by ALTER TABLE.
+$reader->query_safe('BEGIN');
+$reader->query_safe("LOCK TABLE queue_data.message_$_")
+  foreach (split ' ', value(q{SELECT string_agg(((active + i) % 16)::text, ' ')
+	FROM queue_data.ring, generate_series(1, 3) AS i}));
+ok(switch_segment(), 'a locked segment is passed over');
+$reader->query_safe('COMMIT');
 $reader->quit;
 
 # --- restart, with closed segments in use ---
