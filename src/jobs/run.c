@@ -49,7 +49,6 @@ static const char *const event_formats[] = {
 	[JOB_LOG_RELEASE] = "could not release a claim of queue \"%1$s\": %2$s"
 };
 
-
 /* Get ready to run jobs, as the current role. */
 void
 run_init(Run *run, bool is_session)
