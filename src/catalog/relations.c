@@ -39,6 +39,7 @@
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
+#include "utils/timestamp.h"
 
 #include "catalog/relations.h"
 #include "catalog/row_check.h"
