@@ -274,9 +274,10 @@ check_handler(HandlerSummary *summary)
 
 /*
  * Find a runner of the role for a queue that needs one.  It is one that was
- * called or started, is not busy yet, and does not count for another queue in
- * this pass: it counts for this one, because it looks at all queues of the
- * role.  Otherwise call an idle one.  Returns false if there is none.
+ * called or started, or is between two claims, and does not count for another
+ * queue in this pass: it counts for this one, because it looks at all queues
+ * of the role before it sleeps.  Otherwise call an idle one.  Returns false if
+ * there is none.
  */
 static bool
 find_or_call_runner(Oid role)
@@ -291,7 +292,8 @@ find_or_call_runner(Oid role)
 		if (runner->state == RUNNER_IDLE && idle == NULL)
 			idle = runner;
 		else if ((runner->state == RUNNER_STARTING ||
-				  runner->state == RUNNER_CALLED) &&
+				  runner->state == RUNNER_CALLED ||
+				  (runner->state == RUNNER_BUSY && runner->queue_id == 0)) &&
 				 !counted[runner - runner_pool->runners])
 		{
 			counted[runner - runner_pool->runners] = true;
